@@ -1,0 +1,1 @@
+"""Postgres sessions as streams over a few QUIC connections."""

@@ -1,0 +1,1 @@
+"""The pgtrunk gateway: sessions from QUIC, TCP and unix sockets, pooled onto few backends."""
