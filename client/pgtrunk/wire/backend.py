@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pgtrunk.errors import ProtocolViolation
+from pgtrunk.wire import framing
 from pgtrunk.wire.framing import encode
 from pgtrunk.wire.frontend import text
 
@@ -131,7 +132,7 @@ def parse_sasl_mechanisms(data: bytes) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class BackendKeyData:
-    """What a CancelRequest has to show. ``secret`` has 4 octets in protocol 3.0, up to 256 in 3.2; it is never logged."""
+    """What a CancelRequest has to show. ``secret`` has 4 octets in protocol 3.0, up to 256 in 3.2; never logged."""
 
     pid: int
     secret: bytes = field(repr=False)
@@ -233,10 +234,7 @@ def row_description(columns: Sequence[str], oids: Sequence[int] | None = None) -
 
 
 def data_row(values: Sequence[bytes | None]) -> bytes:
-    parts = [struct.pack("!h", len(values))]
-    for value in values:
-        parts.append(b"\xff\xff\xff\xff" if value is None else struct.pack("!i", len(value)) + value)
-    return encode(b"D", b"".join(parts))
+    return encode(b"D", struct.pack("!h", len(values)) + b"".join(map(framing.field, values)))
 
 
 def command_complete(tag: str) -> bytes:

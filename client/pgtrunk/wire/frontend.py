@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pgtrunk.errors import ProtocolViolation
-from pgtrunk.wire.framing import encode
+from pgtrunk.wire.framing import encode, field
 
 __all__ = [
     "BIND",
@@ -98,11 +98,8 @@ def parse(name: bytes, sql: bytes, types: Sequence[int] = ()) -> bytes:
 
 def bind(portal: bytes, statement: bytes, values: Sequence[bytes | None] = (), *, binary: bool = False) -> bytes:
     """All parameters and results in one format, text unless ``binary``."""
-    parts = [portal, b"\0", statement, b"\0", struct.pack("!hhH", 1, binary, len(values))]
-    for value in values:
-        parts.append(b"\xff\xff\xff\xff" if value is None else struct.pack("!i", len(value)) + value)
-    parts.append(struct.pack("!hh", 1, binary))
-    return encode(b"B", b"".join(parts))
+    head = portal + b"\0" + statement + b"\0" + struct.pack("!hhH", 1, binary, len(values))
+    return encode(b"B", head + b"".join(map(field, values)) + struct.pack("!hh", 1, binary))
 
 
 def describe_statement(name: bytes) -> bytes:
