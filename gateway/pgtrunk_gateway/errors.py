@@ -1,7 +1,7 @@
 """What the gateway says to a client when it cannot do what was asked: one class per cause, each with its SQLSTATE.
 
 A `GatewayError` is exactly an ErrorResponse before encoding: severity, SQLSTATE, message, DETAIL and HINT. `log` is
-what the gateway's own log says instead, where the client must not learn the reason (logins above all). Nothing here
+what the gateway's own log says beside it, where the client must not learn the reason (logins above all). Nothing here
 knows how a message is encoded or who reads it. Severity FATAL promises that the session is closed after it.
 """
 
@@ -67,7 +67,7 @@ class GatewayError(PgtrunkError):
         log: str | None = None,
     ) -> None:
         self.message = message if message is not None else self.default
-        """The M field: lower case, one line."""
+        """The M field: lower case, one line; also what follows `closing because: ` in the log."""
         self.detail = detail
         """The D field: which setting with which value decided it."""
         self.hint = hint
@@ -77,13 +77,8 @@ class GatewayError(PgtrunkError):
         if sqlstate is not None:
             self.sqlstate = sqlstate
         self.log = log
-        """For the gateway's log alone; never sent."""
+        """For the gateway's log alone, as a line ahead of `closing because: <message>`; never sent."""
         super().__init__(self.message)
-
-    @property
-    def reason(self) -> str:
-        """What belongs behind `closing because: ` in the log."""
-        return self.log if self.log is not None else self.message
 
 
 class ConfigError(PgtrunkError):
