@@ -8,6 +8,7 @@ from __future__ import annotations
 __all__ = [
     "AcquireTimeout",
     "CertificateError",
+    "CertificateFileError",
     "GatewayUnreachable",
     "PgtrunkError",
     "ProtocolViolation",
@@ -27,6 +28,12 @@ class UsageError(PgtrunkError, ValueError):
     """The caller asked for something that cannot be: a bad argument, a second loop, a use after fork."""
 
     sqlstate = "22023"
+
+
+class CertificateFileError(PgtrunkError):
+    """A certificate, a key or a set of CAs could not be loaded. The message names the setting and the file."""
+
+    sqlstate = "F0000"
 
 
 class ProtocolViolation(PgtrunkError):
