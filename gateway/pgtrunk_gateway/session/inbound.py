@@ -1,0 +1,107 @@
+"""Cuts what a client sends at message boundaries.
+
+:class:`Inbound` gives whole messages, as few pieces as they arrived in. A message that is small is collected; a large
+one is given in parts, the first of them long enough for whoever has to read its head. Parse is always collected, since
+its text is kept, so it has a limit of its own. Pure; knows no message but by its header.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pgtrunk.errors import ProtocolViolation
+from pgtrunk.wire.framing import HEAD, HEADER_SIZE
+from pgtrunk.wire.frontend import KINDS, PARSE
+from pgtrunk_gateway.errors import MessageTooLarge
+
+__all__ = ["Inbound"]
+
+_COLLECT: Final = 64 << 10
+"""Octets up to which a message is collected."""
+_BEGINNING: Final = 8 << 10
+"""Octets of a larger message that are there before its first part is given: more than the names in its head."""
+_MAX_STATEMENT: Final = 16 << 20
+"""Octets of a Parse message."""
+
+
+class Inbound:
+    """The bytes of one session on their way in.
+
+    ``limit`` is max_packet_size: the longest message in octets. Raises :class:`MessageTooLarge` above it, and
+    :class:`ProtocolViolation` for a type octet or a length that no message has.
+    """
+
+    __slots__ = ("_held", "_wanted", "limit", "rest")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.rest = 0
+        """Octets still to come of a message that was given in part."""
+        self._held: list[bytes] = []
+        self._wanted = 0
+
+    @property
+    def empty(self) -> bool:
+        """At a message boundary, with nothing held."""
+        return not self._held and not self.rest
+
+    def feed(self, data: bytes) -> bytes:
+        """Takes what arrived, which begins where the last message ended -> what can go on, maybe nothing."""
+        if self._held:
+            self._held.append(data)
+            self._wanted -= len(data)
+            if self._wanted > 0:
+                return b""
+            data = b"".join(self._held)
+            self._held = []
+        size = len(data)
+        pos = 0
+        while size - pos >= HEADER_SIZE:
+            kind, length = HEAD(data, pos)
+            if kind not in KINDS or length < 4:
+                raise ProtocolViolation(f"invalid frontend message: type {kind}, length {length}")
+            if length > self.limit:
+                raise self._too_large(kind, length, "max_packet_size", self.limit)
+            end = pos + length + 1
+            if end > size:
+                return self._partial(kind, length, data, pos)
+            pos = end
+        if pos < size:
+            self._hold(data[pos:], HEADER_SIZE)
+            return data[:pos]
+        return data
+
+    def _partial(self, kind: int, length: int, data: bytes, pos: int) -> bytes:
+        there = len(data) - pos
+        if kind == PARSE:
+            if length > _MAX_STATEMENT:
+                raise self._too_large(kind, length, "the longest statement", _MAX_STATEMENT)
+            self._hold(data[pos:], length + 1)
+        elif length < _COLLECT:
+            self._hold(data[pos:], length + 1)
+        elif there < _BEGINNING:
+            self._hold(data[pos:], _BEGINNING)
+        else:
+            self.rest = length + 1 - there
+            return data
+        return data[:pos]
+
+    def _hold(self, data: bytes, until: int) -> None:
+        self._held = [data]
+        self._wanted = until - len(data)
+
+    def pass_rest(self, data: bytes) -> tuple[bytes, bytes]:
+        """While :attr:`rest` > 0: splits ``data`` into what belongs to the message given in part, and what follows."""
+        rest = self.rest
+        if len(data) <= rest:
+            self.rest = rest - len(data)
+            return data, b""
+        self.rest = 0
+        return data[:rest], data[rest:]
+
+    @staticmethod
+    def _too_large(kind: int, length: int, limit_name: str, limit: int) -> MessageTooLarge:
+        return MessageTooLarge(
+            f"a message of type {chr(kind)!r} with {length} octets is too large",
+            detail=f"{limit_name} = {limit}",
+        )
