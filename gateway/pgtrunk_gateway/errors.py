@@ -18,6 +18,7 @@ __all__ = [
     # login
     "AuthenticationFailed",
     "LoginRefused",
+    "TooManyFailures",
     "LoginTimeout",
     "NoSuchDatabase",
     # limits and waiting
@@ -107,6 +108,12 @@ class LoginRefused(GatewayError):
 
     sqlstate = "28000"
     default = "login rejected"
+
+
+class TooManyFailures(LoginRefused):
+    """login_failure_limit is reached: this address must wait before it may try again."""
+
+    default = "too many failed logins from this address"
 
 
 class LoginTimeout(GatewayError):
