@@ -8,9 +8,11 @@ Knows nothing of files and grammar. The methods of `Config` are the only place t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "AuthType",

@@ -1,0 +1,174 @@
+"""What is wrong only together: keys that need each other, and what the disk has to say about the names of files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .faults import Remark, Source, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..errors import ConfigError
+    from .reading import Reading
+    from .settings import Config
+
+__all__ = ["Checks"]
+
+READABLE = ("auth_file", "quic_cert_file", "quic_key_file", "quic_client_ca_file")
+SECRET = ("auth_file", "quic_key_file")
+NEEDS_CERTIFICATE = ("quic_key_file", "quic_client_ca_file", "quic_listen_addr", "quic_listen_port")
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """The questions to ask of one configuration."""
+
+    path: str
+    """The file that was loaded, to name where no line is to blame."""
+    reading: Reading
+    config: Config
+
+    def at(self, key: str) -> Source:
+        """Where a key of the main section was set."""
+        return self.reading.sources.get(key, Source(self.path))
+
+    def between_keys(self) -> Iterator[ConfigError]:
+        """Errors between keys. Only for files whose lines are right: what is missing may be what is misspelt."""
+        if self.reading.main_section is None:
+            yield Source(self.path).error("there is no section [pgtrunk], which [pgbouncer] is another name of")
+            return
+        yield from self._databases()
+        yield from self._fronts()
+        yield from self._quic()
+        yield from self._login()
+
+    def _databases(self) -> Iterator[ConfigError]:
+        entries = self.reading.entries["databases"]
+        if not entries:
+            yield Source(self.path).error("[databases] has no entry; add one, such as: shop = host=127.0.0.1 port=5432")
+        if self.config.unix_socket_dir is None:
+            for entry in entries.values():
+                if "host" not in entry.values:
+                    label = f"database {quoted(entry.name)}"
+                    yield entry.source.error(f"{label} has no host, and unix_socket_dir, its default, is empty")
+
+    def _fronts(self) -> Iterator[ConfigError]:
+        config = self.config
+        if not (config.listen_addr or config.unix_socket_dir or config.quic_enabled):
+            fronts = "listen_addr (TCP), quic_cert_file and quic_key_file (QUIC), or unix_socket_dir"
+            yield self.at("unix_socket_dir").error(f"nothing to listen on: set {fronts}")
+
+    def _quic(self) -> Iterator[ConfigError]:
+        config, where = self.config, self.at("quic_cert_file")
+        if not config.quic_enabled:
+            for key in NEEDS_CERTIFICATE:
+                if self.reading.main.get(key):
+                    yield self.at(key).error(f"{key} is set, but not quic_cert_file, without which there is no QUIC")
+            return
+        if config.quic_key_file is None:
+            yield where.error("quic_cert_file is set, but not quic_key_file: QUIC needs both")
+        if not config.quic_listen_addr:
+            yield where.error("quic_cert_file is set, but no address: set quic_listen_addr or listen_addr")
+        if config.quic_memory_budget < config.quic_connection_budget:
+            budgets = f"{config.quic_memory_budget} bytes, less than quic_connection_budget"
+            yield self.at("quic_memory_budget").error(
+                f"quic_memory_budget is {budgets} with {config.quic_connection_budget}: one connection could use up all"
+            )
+
+    def _login(self) -> Iterator[ConfigError]:
+        config, where = self.config, self.at("auth_type")
+        if config.auth_type != "any":
+            if config.auth_file is None:
+                yield where.error(f"auth_type is {config.auth_type}, but auth_file is not set: no user could log in")
+            return
+        for entry in self.reading.entries["databases"].values():
+            if "user" not in entry.values:
+                label = f"database {quoted(entry.name)}"
+                yield entry.source.error(f"auth_type is any, but {label} has no user= to log in to Postgres with")
+
+    def of_disk(self) -> Iterator[ConfigError]:
+        """Errors about files and directories that are named and cannot be used."""
+        config = self.config
+        for key in READABLE:
+            path = getattr(config, key)
+            if path is not None and (reason := _unreadable(path)):
+                yield self.at(key).error(f"{key}: cannot read {quoted(path)}: {reason}")
+        directory = config.unix_socket_dir
+        if directory and not directory.startswith("@") and (reason := _no_place_for_socket(directory)):
+            hint = "an empty unix_socket_dir does without a unix socket"
+            yield self.at("unix_socket_dir").error(f"unix_socket_dir: {quoted(directory)} {reason}; {hint}")
+        group = config.unix_socket_group
+        if group and not _group_exists(group):
+            yield self.at("unix_socket_group").error(f"unix_socket_group: this system has no group {quoted(group)}")
+
+    def remarks(self) -> Iterator[Remark]:
+        """What differs from PgBouncer or from what was likely meant, and secrets that lie open."""
+        header = self.reading.main_section
+        if header is not None and header.name == "pgbouncer" and "pool_mode" not in self.reading.main:
+            yield Remark(
+                header.source, "pool_mode: not set, which is session in PgBouncer, and transaction here", serious=True
+            )
+        for entry in self.reading.entries["databases"].values():
+            label = f"database {quoted(entry.name)}"
+            hosts = entry.values.get("host", ())
+            if len(hosts) > 1:
+                yield Remark(
+                    entry.source,
+                    f"{label}: host: a list is not acted on yet, only {quoted(hosts[0])} is used",
+                    serious=True,
+                )
+            if "password" in entry.values and "user" not in entry.values:
+                yield Remark(entry.source, f"{label}: password: not used without user=", serious=True)
+        yield from self._open_secrets()
+
+    def _open_secrets(self) -> Iterator[Remark]:
+        entries = self.reading.entries["databases"].values()
+        for path in dict.fromkeys(entry.source.path for entry in entries if "password" in entry.values):
+            if _world_readable(path):
+                yield Remark(Source(path), "holds a password, and every user of this machine may read it", serious=True)
+        for key in SECRET:
+            path = getattr(self.config, key)
+            if path is not None and _world_readable(path):
+                message = f"{key}: every user of this machine may read {quoted(path)}"
+                yield Remark(self.at(key), message, serious=True)
+
+
+def _unreadable(path: str) -> str:
+    # Not opened: that would wait at a pipe, and take from it what is to be read later.
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    if stat.S_ISDIR(mode):
+        return os.strerror(errno.EISDIR)
+    return "" if os.access(path, os.R_OK) else os.strerror(errno.EACCES)
+
+
+def _no_place_for_socket(directory: str) -> str:
+    if not os.path.isdir(directory):
+        return "is not a directory" if os.path.lexists(directory) else "does not exist"
+    return "" if os.access(directory, os.W_OK | os.X_OK) else "is not writable"
+
+
+def _group_exists(name: str) -> bool:
+    try:
+        import grp
+    except ImportError:  # no groups on Windows, and no unix sockets either
+        return False
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _world_readable(path: str) -> bool:
+    try:
+        return os.name == "posix" and bool(os.stat(path).st_mode & stat.S_IROTH)
+    except (OSError, ValueError):
+        return False

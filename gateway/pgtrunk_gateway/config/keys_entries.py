@@ -1,0 +1,64 @@
+"""The keys inside the entries of [databases], [users] and [peers].
+
+-1 is PgBouncer's "not set" in them. 0 is "not set" too for the two where PgBouncer cannot tell it from that:
+server_lifetime of a database and idle_transaction_timeout of a user (and its like that the gateway does not act on).
+"""
+
+from __future__ import annotations
+
+from .key import Key
+from .keys_pgbouncer import POOL_MODE
+from .kinds import choice, hosts, integer, optional, seconds, text
+
+__all__ = ["DATABASE_KEYS", "PEER_KEYS", "USER_KEYS"]
+
+CONNECTIONS = optional(integer(unit="connections"))
+SECONDS = optional(seconds())
+SECONDS_NOT_ZERO = optional(seconds(), zero=True)
+PORT = integer(1, 65535)
+
+DATABASE_KEYS = (
+    Key("application_name", text()),
+    Key("auth_dbname", text()),
+    Key("auth_query", text()),
+    Key("auth_user", text()),
+    Key("client_encoding", text()),
+    Key("connect_query", text()),
+    Key("datestyle", text()),
+    Key("dbname", text(), acted_on=True),
+    Key("host", hosts(), acted_on=True),
+    Key("load_balance_hosts", choice("round-robin", "disable"), "round-robin"),
+    Key("max_db_client_connections", CONNECTIONS, "-1", serious=True),
+    Key("max_db_connections", CONNECTIONS, "-1", serious=True),
+    Key("min_pool_size", CONNECTIONS, "-1", acted_on=True),
+    Key("password", text(), acted_on=True),
+    Key("pool_mode", POOL_MODE, "transaction", acted_on=True),
+    Key("pool_size", CONNECTIONS, "-1", acted_on=True),
+    Key("port", PORT, "5432", acted_on=True),
+    Key("query_wait_timeout", SECONDS, "-1", acted_on=True),
+    Key("reserve_pool", CONNECTIONS, "-1"),  # an older name of reserve_pool_size
+    Key("reserve_pool_size", CONNECTIONS, "-1"),
+    Key("server_lifetime", SECONDS_NOT_ZERO, "-1", acted_on=True),
+    Key("timezone", text()),
+    Key("user", text(), acted_on=True),
+)
+
+USER_KEYS = (
+    Key("client_idle_timeout", SECONDS_NOT_ZERO, "-1"),
+    Key("idle_transaction_timeout", SECONDS_NOT_ZERO, "-1", acted_on=True),
+    Key("max_user_client_connections", CONNECTIONS, "-1", serious=True),
+    Key("max_user_connections", CONNECTIONS, "-1", serious=True),
+    Key("pool_mode", POOL_MODE, "transaction", acted_on=True),
+    Key("pool_size", CONNECTIONS, "-1", acted_on=True),
+    Key("query_timeout", SECONDS_NOT_ZERO, "-1", serious=True),
+    Key("query_wait_timeout", SECONDS, "-1", acted_on=True),
+    Key("reserve_pool_size", CONNECTIONS, "-1"),
+    Key("transaction_timeout", SECONDS_NOT_ZERO, "-1", serious=True),
+)
+
+# Read whole, acted on not at all: [peers] gets one remark per entry.
+PEER_KEYS = (
+    Key("host", text(), acted_on=True),
+    Key("pool_size", CONNECTIONS, "-1", acted_on=True),
+    Key("port", PORT, "6432", acted_on=True),
+)
