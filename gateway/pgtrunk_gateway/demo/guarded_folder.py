@@ -1,0 +1,177 @@
+"""A temporary folder with a process that lives in it, both of which end with us whatever becomes of us.
+
+A guard, a shell that does nothing but read a pipe from us, ends the process and removes the folder when the pipe
+closes, and so even after a SIGKILL. PR_SET_PDEATHSIG would not do: the kernel sends it when the *thread* that started
+the process ends, which for a worker thread is long before the program does. A child that we forked without exec holds
+the pipe open too, so while such a child lives the guard waits.
+
+Where we are root the folder belongs to `nobody`, and what runs in it runs as `nobody`. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+__all__ = ["Account", "CommandFailed", "GuardedFolder"]
+
+_PATIENCE = 60.0
+"""Seconds that a command may take which takes one."""
+_SOCKET_PATH_LIMIT = 103
+"""Octets of a unix socket's path: 107 on Linux, 103 on macOS."""
+# $0 is the folder. Each line read is the pid of what runs in it, or empty: nothing does.
+_GUARD = """
+while read -r line; do pid=$line; done
+if [ "$pid" ] && kill -QUIT "$pid"; then
+  for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do kill -0 "$pid" || break; sleep 0.1; done
+  kill -KILL "$pid"
+fi
+cd / && rm -rf "$0"
+"""
+
+
+class CommandFailed(Exception):
+    """A command could not be run, or ended with an error; the message says how, with what it printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Whom a process runs as; None: as we do."""
+
+    user: int | None = None
+    group: int | None = None
+    extra_groups: tuple[int, ...] | None = None
+
+    @classmethod
+    def unprivileged(cls) -> Account:
+        """Ourselves, or `nobody` where we are root."""
+        if os.geteuid() != 0:
+            return cls()
+        with contextlib.suppress(KeyError):
+            nobody = pwd.getpwnam("nobody")
+            return cls(nobody.pw_uid, nobody.pw_gid, ())
+        return cls(65534, 65534, ())
+
+    def own(self, path: Path) -> None:
+        if self.user is not None and self.group is not None:
+            os.chown(path, self.user, self.group, follow_symlinks=False)
+
+    def popen(
+        self,
+        command: list[str],
+        *,
+        cwd: Path,
+        stdin: int = subprocess.DEVNULL,
+        output: int | IO[bytes] = subprocess.DEVNULL,
+    ) -> subprocess.Popen[bytes]:
+        """Starts `command`; raises `CommandFailed` where that is not possible."""
+        try:
+            return subprocess.Popen(
+                command,
+                cwd=cwd,
+                stdin=stdin,
+                stdout=output,
+                stderr=output,
+                env={"PATH": os.defpath, "TZ": "UTC", "LC_ALL": "C", "HOME": str(cwd)},
+                umask=0o077,
+                # Ctrl-C in the terminal is for us: we stop what we have started in our own order.
+                start_new_session=True,
+                user=self.user,
+                group=self.group,
+                extra_groups=self.extra_groups,
+            )
+        except OSError as error:
+            raise CommandFailed(f"{command[0]} cannot be run: {error}") from error
+
+    def run(self, command: list[str], *, cwd: Path) -> None:
+        """Runs `command` to its end; raises `CommandFailed` where it fails."""
+        with self.popen(command, cwd=cwd, output=subprocess.PIPE) as process:
+            try:
+                output, _ = process.communicate(timeout=_PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise CommandFailed(f"{command[0]} did not end within {_PATIENCE:.0f} s") from None
+        if process.returncode:
+            said = output.decode(errors="replace").strip()
+            raise CommandFailed(f"{command[0]} failed with exit code {process.returncode}: {said or 'it said nothing'}")
+
+
+class GuardedFolder:
+    """The folder, at `path`; `remove` ends the guard, and with it whatever still runs, and leaves nothing."""
+
+    def __init__(self) -> None:
+        self.account = Account.unprivileged()
+        self.path = _make_folder(self.account)
+        self._owner = os.getpid()
+        self._guard = self.popen(["/bin/sh", "-c", _GUARD, str(self.path)], stdin=subprocess.PIPE)
+
+    def popen(
+        self, command: list[str], *, stdin: int = subprocess.DEVNULL, output: int | IO[bytes] = subprocess.DEVNULL
+    ) -> subprocess.Popen[bytes]:
+        """Starts `command` in the folder, as its account."""
+        return self.account.popen(command, cwd=self.path, stdin=stdin, output=output)
+
+    def run(self, command: list[str]) -> None:
+        """Runs `command` in the folder, as its account; raises `CommandFailed` where it fails."""
+        self.account.run(command, cwd=self.path)
+
+    def holds(self, pid: int | None) -> None:
+        """Tells the guard which process to end; None: there is none any more."""
+        assert self._guard.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._guard.stdin.write(b"%d\n" % pid if pid is not None else b"\n")
+            self._guard.stdin.flush()
+
+    def adopt(self, source: Path, name: str) -> Path:
+        """Copies the tree `source` into the folder as `name`, readable for its account -> the copy."""
+        copy = self.path / name
+        shutil.copytree(source, copy, ignore=shutil.ignore_patterns("include", "doc", "*.a"))
+        for path in (copy, *copy.rglob("*")):
+            self.account.own(path)
+        return copy
+
+    def remove(self) -> None:
+        """Idempotent; nothing in a forked child, whose folder it is not."""
+        assert self._guard.stdin is not None
+        if os.getpid() != self._owner:
+            return
+        self._guard.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._guard.wait(10.0)
+        # The guard has done it, unless someone has ended the guard.
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _make_folder(account: Account) -> Path:
+    reasons = []
+    for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp")):
+        try:
+            path = Path(tempfile.mkdtemp(prefix="pgtrunk-", dir=parent)).resolve()
+        except OSError as error:
+            reasons.append(f"{parent}: {error.strerror}")
+            continue
+        account.own(path)
+        reason = _objection(path, account)
+        if reason is None:
+            return path
+        reasons.append(f"{parent}: {reason}")
+        path.rmdir()
+    raise CommandFailed(f"no temporary folder can be used ({'; '.join(reasons)}); set TMPDIR")
+
+
+def _objection(path: Path, account: Account) -> str | None:
+    if len(os.fsencode(path / ".s.PGSQL.65535")) > _SOCKET_PATH_LIMIT:
+        return "its name is too long for the path of a unix socket"
+    try:
+        # Named, not only entered: entering is done before the account is changed.
+        account.run(["/bin/sh", "-c", 'cd "$0"', str(path)], cwd=path)
+    except CommandFailed:
+        return "the account that the server runs as cannot reach it"
+    return None
