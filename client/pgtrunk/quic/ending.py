@@ -1,0 +1,74 @@
+"""Why a connection ended, in words and as one of our errors.
+
+aioquic reports an error code, sometimes a frame type, and a phrase. Which of our errors that is depends on who ended
+it and on whether the handshake was over. RFC 9000 section 20, RFC 8446 section 6.2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aioquic.quic.packet import QuicErrorCode
+from aioquic.tls import AlertDescription
+
+from pgtrunk.errors import CertificateError, GatewayUnreachable, SessionLost, TrunkError
+
+if TYPE_CHECKING:
+    from aioquic.quic.events import ConnectionTerminated
+
+    from .config import QuicLimits
+
+__all__ = ["explain", "phrase"]
+
+CERTIFICATE_ALERTS = frozenset({
+    AlertDescription.bad_certificate,
+    AlertDescription.unsupported_certificate,
+    AlertDescription.certificate_revoked,
+    AlertDescription.certificate_expired,
+    AlertDescription.certificate_unknown,
+    AlertDescription.unknown_ca,
+    AlertDescription.access_denied,
+    AlertDescription.certificate_required,
+})  # fmt: skip
+
+
+def _alert(code: int) -> AlertDescription | None:
+    """Return the TLS alert that an error code stands for (RFC 9001 section 4.8)."""
+    try:
+        return AlertDescription(code - QuicErrorCode.CRYPTO_ERROR)
+    except ValueError:
+        return None
+
+
+def phrase(event: ConnectionTerminated, limits: QuicLimits, *, by_peer: bool) -> str:
+    """Return what happened, to follow "the connection was lost: "."""
+    if event.reason_phrase == "Idle timeout" and event.error_code == QuicErrorCode.INTERNAL_ERROR:
+        return f"nothing was heard from the other end for {limits.idle_timeout:g} s (idle_timeout)"
+    who = "the other end" if by_peer else "this end"
+    alert = _alert(event.error_code)
+    if event.frame_type is None and event.error_code == QuicErrorCode.NO_ERROR:
+        what = "closed it"
+    elif alert is not None:
+        what = f"closed it with TLS alert {alert.name}"
+    elif event.frame_type is None:
+        what = f"closed it with code {event.error_code}"
+    else:
+        try:
+            name = QuicErrorCode(event.error_code).name
+        except ValueError:
+            name = f"error {event.error_code:#x}"
+        what = f"closed it with {name}"
+    return f"{who} {what}" + (f": {event.reason_phrase}" if event.reason_phrase else "")
+
+
+def explain(
+    event: ConnectionTerminated, limits: QuicLimits, peer: object, *, by_peer: bool, is_ready: bool
+) -> TrunkError:
+    """Return the error that sessions and callers get to see. ``peer`` is the other end's address."""
+    words = phrase(event, limits, by_peer=by_peer)
+    if is_ready:
+        return SessionLost(f"QUIC connection with {peer} lost: {words}")
+    if _alert(event.error_code) in CERTIFICATE_ALERTS:
+        whose = "our certificate was refused by" if by_peer else "refused the certificate of"
+        return CertificateError(f"{whose} {peer}: {event.reason_phrase or words}")
+    return GatewayUnreachable(f"no QUIC connection with {peer}: {words}")

@@ -1,0 +1,208 @@
+"""Taking packets in.
+
+aioquic's ``receive_datagram`` does everything from version negotiation to migration. Once the handshake is confirmed
+nearly all datagrams are one short-header packet on the known path to the current connection id: those take a shorter
+way here, and all others take aioquic's. Frames of streams and credit are handled here too. RFC 9000 sections 12 and
+13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aioquic._crypto import CryptoError
+from aioquic.quic.connection import (
+    END_STATES,
+    QuicConnectionError,
+    QuicConnectionState,
+    QuicReceiveContext,
+)
+from aioquic.quic.packet import QuicErrorCode, QuicFrameType
+from aioquic.quic.packet_builder import QuicDeliveryState
+from aioquic.quic.recovery import MAX_ACK_RANGES
+from aioquic.quic.stream import FinalSizeError
+from aioquic.tls import Epoch
+
+from .acks import Acknowledging
+from .config import CID_LENGTH
+
+if TYPE_CHECKING:
+    from aioquic._buffer import Buffer
+    from aioquic.quic.connection import NetworkAddress
+
+    from .stream import Stream
+
+__all__ = ["Receiving"]
+
+MAX_CRYPTO = 64 << 10
+"""Octets of handshake that may wait, for a gap to close or a message to end. aioquic allows 512 KiB and 16 MiB; the
+longest that is sensible is a client's chain of certificates."""
+
+
+class Receiving(Acknowledging):
+    """The part of a connection that takes packets in."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.heard_at = 0.0
+        """When the last genuine packet came."""
+        self._is_settled = False
+
+    def receive_datagram(self, data: bytes, addr: NetworkAddress, now: float) -> None:
+        """Take a datagram in. What it means is in ``next_event``."""
+        if (
+            self._is_settled
+            and data
+            and not data[0] & 0x80
+            and data[1 : 1 + CID_LENGTH] == self.host_cid
+            and self._network_paths[0].addr == addr
+            and self._network_paths[0].is_validated
+        ):
+            self._receive_short(data, now)
+            return
+        before = self._close_at
+        super().receive_datagram(data, addr, now)
+        if self._close_at != before:
+            self.heard_at = now
+        # A server drops its 0-RTT keys with the first 1-RTT packet, which therefore takes aioquic's way.
+        self._is_settled = (
+            self._handshake_confirmed
+            and self._state is QuicConnectionState.CONNECTED
+            and not self._cryptos[Epoch.ZERO_RTT].recv.is_valid()
+        )
+
+    def _receive_short(self, data: bytes, now: float) -> None:
+        """Take in a 1-RTT packet on the known path. Plain and long: every query passes through here, twice."""
+        if self._state is not QuicConnectionState.CONNECTED or not data[0] & 0x40:
+            return
+        space = self._spaces[Epoch.ONE_RTT]
+        try:
+            header, payload, number = self._cryptos[Epoch.ONE_RTT].decrypt_packet(
+                data, 1 + CID_LENGTH, space.expected_packet_number
+            )
+        except CryptoError:
+            return
+        if number in space.received_packets:
+            return
+        if header[0] & 0x18:
+            self.close(QuicErrorCode.PROTOCOL_VIOLATION, QuicFrameType.PADDING, "Reserved bits must be zero")
+            return
+        if number > space.expected_packet_number:
+            space.expected_packet_number = number + 1
+        if number > self._spin_highest_pn:
+            self._spin_bit = bool(header[0] & 0x20) is not self._is_client
+            self._spin_highest_pn = number
+        context = QuicReceiveContext(Epoch.ONE_RTT, self.host_cid, self._network_paths[0], None, now, None)
+        try:
+            is_ack_eliciting, _ = self._payload_received(context, payload)
+        except QuicConnectionError as exc:
+            self._logger.warning(exc)
+            self.close(exc.error_code, exc.frame_type, exc.reason_phrase)
+            return
+        if self._state in END_STATES or self._close_pending:
+            return
+        self.heard_at = now
+        self._close_at = now + self._idle_timeout()
+        self._ack_eliciting_sent_since_receipt = False
+        if is_ack_eliciting:
+            self._note_received(space, number, now)
+        if number > space.largest_received_packet:
+            space.largest_received_packet = number
+            space.largest_received_time = now
+        space.ack_queue.add(number)
+        space.received_packets.add(number)
+        if len(space.ack_queue) > MAX_ACK_RANGES:
+            space.ack_queue.shift()
+
+    # -- frames
+
+    def _handle_stream_frame(self, context: QuicReceiveContext, frame_type: int, buf: Buffer) -> None:
+        stream_id = buf.pull_uint_var()
+        offset = buf.pull_uint_var() if frame_type & 4 else 0
+        data = buf.pull_bytes(buf.pull_uint_var() if frame_type & 2 else buf.capacity - buf.tell())
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            stream = self._get_or_create_stream(frame_type, stream_id)
+        receiver = stream.receiver
+        stop = offset + len(data)
+        fresh = stop - receiver.highest_offset
+        if fresh > 0:
+            self._count_received(frame_type, stream, stop, fresh)
+        try:
+            taken = receiver.take(offset, data, bool(frame_type & 1))
+        except FinalSizeError as exc:
+            raise QuicConnectionError(QuicErrorCode.FINAL_SIZE_ERROR, frame_type, str(exc)) from exc
+        if taken is not None:
+            self._events.append((stream, *taken))
+        if receiver.is_finished:
+            self._settle(stream)
+
+    def _count_received(self, frame_type: int, stream: Stream, stop: int, fresh: int) -> None:
+        if stop > stream.max_stream_data_local:
+            raise QuicConnectionError(QuicErrorCode.FLOW_CONTROL_ERROR, frame_type, "Over stream data limit")
+        limit = self._local_max_data
+        if limit.used + fresh > limit.value:
+            raise QuicConnectionError(QuicErrorCode.FLOW_CONTROL_ERROR, frame_type, "Over connection data limit")
+        limit.used += fresh
+        if stream.receiver.discarding:
+            stream.consumed += fresh
+            self.credit.release(fresh)
+        if self.credit.is_low:
+            self._limits_pending = True
+
+    def _handle_reset_stream_frame(self, context: QuicReceiveContext, frame_type: int, buf: Buffer) -> None:
+        start = buf.tell()
+        super()._handle_reset_stream_frame(context, frame_type, buf)
+        stream = self._stream_named_at(buf, start)
+        if stream is None:
+            return
+        if stream.receiver.discarding:
+            self.drop_unread(stream)
+        if self.credit.is_low:
+            self._limits_pending = True
+        self._settle(stream)
+
+    def _handle_stop_sending_frame(self, context: QuicReceiveContext, frame_type: int, buf: Buffer) -> None:
+        start = buf.tell()
+        super()._handle_stop_sending_frame(context, frame_type, buf)
+        stream = self._stream_named_at(buf, start)
+        if stream is not None and stream.sender.reset_pending:
+            self._activate(stream)
+
+    def _stream_named_at(self, buf: Buffer, start: int) -> Stream | None:
+        end = buf.tell()
+        buf.seek(start)
+        stream_id = buf.pull_uint_var()
+        buf.seek(end)
+        return self._streams.get(stream_id)
+
+    def _handle_max_stream_data_frame(self, context: QuicReceiveContext, frame_type: int, buf: Buffer) -> None:
+        stream_id, limit = buf.pull_uint_var(), buf.pull_uint_var()
+        self._assert_stream_can_send(frame_type, stream_id)
+        stream = self._get_or_create_stream(frame_type, stream_id)
+        if limit > stream.max_stream_data_remote:
+            stream.max_stream_data_remote = limit
+            if not stream.sender.buffer_is_empty:
+                self._activate(stream)
+
+    def _handle_max_data_frame(self, context: QuicReceiveContext, frame_type: int, buf: Buffer) -> None:
+        super()._handle_max_data_frame(context, frame_type, buf)
+        self._feed_starved()
+
+    def _handle_stream_data_blocked_frame(self, context: QuicReceiveContext, frame_type: int, buf: Buffer) -> None:
+        """A peer that says it is blocked may not have heard of a limit that we raised: say it again."""
+        start = buf.tell()
+        super()._handle_stream_data_blocked_frame(context, frame_type, buf)
+        stream = self._stream_named_at(buf, start)
+        if stream is not None and stream.max_stream_data_local > self.limits.initial_window:
+            self._on_max_stream_data_delivery(QuicDeliveryState.LOST, stream)
+
+    def _handle_crypto_frame(self, context: QuicReceiveContext, frame_type: int, buf: Buffer) -> None:
+        """Bound what a handshake may make us hold: the bytes after a gap, and a message that never ends."""
+        start = buf.tell()
+        stop = buf.pull_uint_var() + buf.pull_uint_var()
+        buf.seek(start)
+        pending = stop - self._crypto_streams[context.epoch].receiver.starting_offset()
+        if pending + len(self.tls._receive_buffer) > MAX_CRYPTO:
+            raise QuicConnectionError(QuicErrorCode.CRYPTO_BUFFER_EXCEEDED, frame_type, "handshake too long")
+        super()._handle_crypto_frame(context, frame_type, buf)

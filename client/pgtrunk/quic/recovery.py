@@ -1,0 +1,100 @@
+"""How fast to send: a pacer that charges bytes, and a window that losses do not take below a floor.
+
+Both replace parts of aioquic's loss recovery and know nothing of streams or frames. RFC 9002 sections 7.2 and 7.7.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aioquic.quic.congestion.reno import RenoCongestionControl
+from aioquic.quic.recovery import QuicPacketPacer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aioquic.quic.congestion.base import QuicCongestionControl
+    from aioquic.quic.packet_builder import QuicSentPacket
+
+__all__ = ["BytePacer", "FlooredReno"]
+
+BURST_DATAGRAMS = 10
+"""What may leave at once: the initial window, as RFC 9002 section 7.7 has it."""
+
+BURST_TIME = 0.002
+"""Seconds of the rate that may leave at once on fast paths. Event loops keep timers to a millisecond; a smaller burst
+would cap the rate instead of pacing it."""
+
+SLOW_START_GAIN = 2.0
+"""The window doubles in a round trip of slow start, so its packets leave at twice the rate that the window says now."""
+
+GAIN = 1.25
+"""RFC 9002's example of a gain that keeps a varying round trip time from leaving the window unused."""
+
+
+class BytePacer(QuicPacketPacer):
+    """A bucket of bytes that fills at gain x window / round trip time.
+
+    aioquic charges a full datagram for each packet, so queries of 80 bytes wait as long as full ones would: 15 ms each
+    when losses have taken the window to two datagrams. Charging bytes removes that wait, but also what made packets
+    fuller when the window is the limit. So while bytes in flight fill more than half of the window, a packet costs a
+    full datagram after all: then messages that wait anyway share packets instead of losing each its own.
+    """
+
+    def __init__(self, *, max_datagram_size: int, congestion: QuicCongestionControl) -> None:
+        super().__init__(max_datagram_size=max_datagram_size)
+        self._congestion = congestion
+        self._rate = 0.0
+        self._burst = float(BURST_DATAGRAMS * max_datagram_size)
+        self._bytes = self._burst
+
+    def next_send_time(self, now: float) -> float | None:  # type: ignore[override]
+        """Return when the next packet may leave, None for at once."""
+        if not self._rate:
+            return None
+        self.update_bucket(now)
+        if self._bytes > 0:
+            return None
+        return now + (self._max_datagram_size - self._bytes) / self._rate
+
+    def charge(self, size: int) -> None:
+        """A packet of ``size`` octets leaves."""
+        if self._rate:
+            congestion = self._congestion
+            if congestion.bytes_in_flight * 2 > congestion.congestion_window:
+                size = self._max_datagram_size
+            self._bytes -= size
+
+    def update_bucket(self, now: float) -> None:
+        """Fill the bucket by the time that has passed."""
+        if now > self.evaluation_time:
+            self._bytes = min(self._bytes + (now - self.evaluation_time) * self._rate, self._burst)
+            self.evaluation_time = now
+
+    def update_rate(self, congestion_window: int, smoothed_rtt: float) -> None:
+        """Follow the window and the round trip time (bytes, seconds)."""
+        threshold = self._congestion.ssthresh
+        gain = SLOW_START_GAIN if threshold is None or congestion_window < threshold else GAIN
+        self._rate = gain * congestion_window / max(smoothed_rtt, 1e-6)
+        self._burst = max(BURST_DATAGRAMS * self._max_datagram_size, self._rate * BURST_TIME)
+
+
+class FlooredReno(RenoCongestionControl):
+    """New Reno whose window no loss takes below ``floor`` datagrams."""
+
+    def __init__(self, *, max_datagram_size: int, floor: int) -> None:
+        super().__init__(max_datagram_size=max_datagram_size)
+        self._floor = floor * max_datagram_size
+
+    def on_packets_lost(self, *, now: float, packets: Iterable[QuicSentPacket]) -> None:
+        super().on_packets_lost(now=now, packets=packets)
+        self._raise_to_floor()
+
+    def on_persistent_congestion(self) -> None:
+        super().on_persistent_congestion()
+        self._raise_to_floor()
+
+    def _raise_to_floor(self) -> None:
+        if self.congestion_window < self._floor:
+            self.congestion_window = self._floor
+            self.ssthresh = self._floor

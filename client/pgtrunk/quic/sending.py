@@ -1,0 +1,357 @@
+"""What goes into a packet once the connection has keys for application data.
+
+This replaces aioquic's ``_write_application``: packets are filled from the queues of streams.py, an ACK rides on
+whatever leaves anyway, and no packet is started just to find that there is nothing left to put in. RFC 9000 sections
+12.4 and 13.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+from aioquic.buffer import size_uint_var
+from aioquic.quic.connection import (
+    CONNECTION_LIMIT_FRAME_CAPACITY,
+    MAX_STREAM_DATA_FRAME_CAPACITY,
+    RESET_STREAM_FRAME_CAPACITY,
+    STOP_SENDING_FRAME_CAPACITY,
+)
+from aioquic.quic.packet import QuicFrameType, QuicPacketType
+from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilderStop
+from aioquic.tls import Epoch
+
+from .acks import Acknowledging
+from .recovery import BytePacer, FlooredReno
+from .stream import NEVER, Stream
+
+if TYPE_CHECKING:
+    from aioquic.quic.connection import Limit, NetworkAddress, QuicNetworkPath
+    from aioquic.quic.crypto import CryptoPair
+    from aioquic.quic.packet_builder import QuicPacketBuilder
+    from aioquic.quic.recovery import QuicPacketSpace
+
+__all__ = ["Sending"]
+
+PING_EVERY = 32
+"""Packets with nothing but an ACK, after which one carries a PING too: only what elicits an ACK tells us (and lets
+aioquic forget) which of our ACKs arrived. RFC 9000 section 13.2.4."""
+
+LEAST_FRAGMENT = 64
+"""Bytes of a message that are worth a frame of their own at the end of a packet."""
+
+ACKED = QuicDeliveryState.ACKED
+
+
+class Fill(Enum):
+    """What became of a stream's turn."""
+
+    DRAINED = auto()
+    BLOCKED = auto()
+    FULL = auto()
+
+
+class Sending(Acknowledging):
+    """The part of a connection that writes application packets."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._acks_alone = 0
+        self._limits_due = False
+        size = self.limits.max_datagram_size
+        self._loss._cc = FlooredReno(max_datagram_size=size, floor=self.limits.congestion_floor)
+        self.pacer = BytePacer(max_datagram_size=size, congestion=self._loss._cc)
+        self._loss._pacer = self.pacer
+
+    def datagrams_to_send(self, now: float) -> list[tuple[bytes, NetworkAddress]]:
+        """Return (datagram, address) pairs. Free where nothing is due, as after each ACK that came alone."""
+        if self._handshake_confirmed and not self._close_pending and len(self._network_paths) == 1:
+            space = self._spaces[Epoch.ONE_RTT]
+            if (space.ack_at is None or space.ack_at > now) and not self._ready and not self._has_control(now):
+                self._pacing_at = None
+                return []
+        return super().datagrams_to_send(now)
+
+    def _write_application(self, builder: QuicPacketBuilder, network_path: QuicNetworkPath, now: float) -> None:
+        crypto, packet_type = self._application_keys()
+        if crypto is None:
+            return
+        space = self._spaces[Epoch.ONE_RTT]
+        size = self._max_datagram_size
+        while True:
+            control, data = self._has_control(now), bool(self._ready)
+            ack = packet_type is QuicPacketType.ONE_RTT and space.ack_at is not None
+            is_due = ack and space.ack_at is not None and space.ack_at <= now
+            if control or data:
+                self._pacing_at = self.pacer.next_send_time(now)
+                if self._pacing_at is not None:
+                    control = data = False
+            if not (control or data or is_due):
+                return
+            builder.start_packet(packet_type, crypto)
+            if builder.remaining_flight_space < self._least_packet(builder):
+                # The congestion window is full: an ACK may leave all the same, but need not before its time.
+                control = data = False
+                if not is_due:
+                    return
+            if ack:
+                self._write_ack_frame(builder, space, now)
+            try:
+                if control:
+                    self._write_control(builder, network_path, space, now)
+                if data:
+                    self._write_streams(builder)
+            except QuicPacketBuilderStop:
+                # A full packet is no reason to stop; one that took nothing is.
+                if builder.packet_is_empty:
+                    return
+            if builder.packet_is_empty:
+                return
+            self._count_ack_alone(builder, alone=not (control or data))
+            self.pacer.charge(size - builder.remaining_buffer_space)
+
+    def _least_packet(self, builder: QuicPacketBuilder) -> int:
+        """Octets of window that are worth a packet. Half a datagram, or messages would be cut to fit the window's last
+        bytes; less where no ACK would come to open it, or an unvalidated path's limit is the reason."""
+        if builder.max_total_bytes is not None or not self._loss.bytes_in_flight:
+            return LEAST_FRAGMENT
+        return self._max_datagram_size >> 1
+
+    def _application_keys(self) -> tuple[CryptoPair | None, QuicPacketType]:
+        crypto = self._cryptos[Epoch.ONE_RTT]
+        if crypto.send.is_valid():
+            return crypto, QuicPacketType.ONE_RTT
+        crypto = self._cryptos[Epoch.ZERO_RTT]
+        return (crypto if crypto.send.is_valid() else None), QuicPacketType.ZERO_RTT
+
+    def _count_ack_alone(self, builder: QuicPacketBuilder, *, alone: bool) -> None:
+        self._acks_alone = self._acks_alone + 1 if alone else 0
+        if self._acks_alone >= PING_EVERY and builder.remaining_flight_space > LEAST_FRAGMENT:
+            self._acks_alone = 0
+            self._write_ping_frame(builder, comment="ACK-of-ACK trigger")
+
+    # -- control frames: rare, so one look at flags decides whether any is due
+
+    def _has_control(self, now: float) -> bool:
+        if self._limits_pending:
+            self._limits_pending = False
+            self._limits_due = self._renew_limits(now)
+        path = self._network_paths[0]
+        return bool(
+            self._indebted
+            or self._limits_due
+            or self._cids_pending
+            or self._probe_pending
+            or self._ping_pending
+            or self._handshake_done_pending
+            or self._retire_connection_ids
+            or path.remote_challenges
+            or not (path.is_validated or path.local_challenge_sent)
+            or not self._crypto_streams[Epoch.ONE_RTT].sender.buffer_is_empty
+        )
+
+    def _write_control(
+        self, builder: QuicPacketBuilder, path: QuicNetworkPath, space: QuicPacketSpace, now: float
+    ) -> None:
+        """Write what is due. Each flag falls after its frame is in: a full packet raises and leaves the rest for the
+        next."""
+        if self._handshake_complete:
+            self._write_path_frames(builder, path, now)
+            if self._handshake_done_pending:
+                self._write_handshake_done_frame(builder)
+                self._handshake_done_pending = False
+            if self._cids_pending or self._retire_connection_ids:
+                self._write_cid_frames(builder)
+            if self._limits_due:
+                self._write_connection_limits(builder, space)
+        if self._indebted:
+            self._write_stream_credit(builder, now)
+        if self._ping_pending:
+            self._write_ping_frame(builder, self._ping_pending)
+            self._ping_pending.clear()
+        if self._probe_pending:
+            self._write_ping_frame(builder, comment="probe")
+            self._probe_pending = False
+        crypto_stream = self._crypto_streams[Epoch.ONE_RTT]
+        if not crypto_stream.sender.buffer_is_empty and self._cryptos[Epoch.ONE_RTT].send.is_valid():
+            self._write_crypto_frame(builder, space, crypto_stream)
+
+    def _write_path_frames(self, builder: QuicPacketBuilder, path: QuicNetworkPath, now: float) -> None:
+        if not (path.is_validated or path.local_challenge_sent):
+            self._write_path_challenge_frame(builder, path)
+            if path.validation_deadline is None:
+                # RFC 9000 section 8.2.4: three times the larger of the current and of a new path's probe timeout.
+                timeout = max(self._loss.get_probe_timeout(), 2 * self._configuration.initial_rtt)
+                path.validation_deadline = now + 3 * timeout
+        while path.remote_challenges:
+            self._write_path_response_frame(builder, path.remote_challenges[0])
+            path.remote_challenges.popleft()
+
+    def _write_cid_frames(self, builder: QuicPacketBuilder) -> None:
+        for connection_id in self._host_cids:
+            if not connection_id.was_sent:
+                self._write_new_connection_id_frame(builder, connection_id)
+        self._cids_pending = False
+        while self._retire_connection_ids:
+            self._write_retire_connection_id_frame(builder, self._retire_connection_ids[0])
+            del self._retire_connection_ids[0]
+
+    # -- credit that we give
+
+    def _renew_limits(self, now: float) -> bool:
+        self.credit.renew(now, self._loss._rtt_smoothed)
+        return self._local_max_data.value != self._local_max_data.sent or self._should_tell_streams()
+
+    def _should_tell_streams(self) -> bool:
+        """MAX_STREAMS in batches, as long as the peer has many left."""
+        limit, most = self._local_max_streams_bidi, self.limits.max_streams
+        news = limit.value - limit.sent
+        return news > 0 and (limit.sent - limit.used <= most // 2 or news >= most // 8)
+
+    def _write_connection_limits(self, builder: QuicPacketBuilder, space: QuicPacketSpace) -> None:
+        if self._local_max_data.value != self._local_max_data.sent:
+            self._write_limit(builder, self._local_max_data)
+        if self._should_tell_streams():
+            self._write_limit(builder, self._local_max_streams_bidi)
+        self._limits_due = False
+
+    def _write_limit(self, builder: QuicPacketBuilder, limit: Limit) -> None:
+        buf = builder.start_frame(
+            limit.frame_type, CONNECTION_LIMIT_FRAME_CAPACITY, self._on_connection_limit_delivery, (limit,)
+        )
+        buf.push_uint_var(limit.value)
+        limit.sent = limit.value
+
+    def _on_connection_limit_delivery(self, delivery: QuicDeliveryState, limit: Limit) -> None:
+        super()._on_connection_limit_delivery(delivery, limit)
+        if delivery is not ACKED:
+            self._limits_pending = True
+
+    def _write_stream_credit(self, builder: QuicPacketBuilder, now: float) -> None:
+        while self._indebted:
+            stream = next(iter(self._indebted))
+            if stream.max_stream_data_local - stream.consumed <= stream.window >> 1:
+                self.credit.renew_stream(stream, now, self._loss._rtt_smoothed)
+            if stream.max_stream_data_local != stream.max_stream_data_local_sent and not stream.receiver.is_finished:
+                buf = builder.start_frame(
+                    QuicFrameType.MAX_STREAM_DATA,
+                    MAX_STREAM_DATA_FRAME_CAPACITY,
+                    self._on_max_stream_data_delivery,
+                    (stream,),
+                )
+                buf.push_uint_var(stream.stream_id)
+                buf.push_uint_var(stream.max_stream_data_local)
+                stream.max_stream_data_local_sent = stream.max_stream_data_local
+            del self._indebted[stream]
+
+    def _on_max_stream_data_delivery(
+        self,
+        delivery: QuicDeliveryState,
+        stream: Stream,  # type: ignore[override]
+    ) -> None:
+        if delivery is not ACKED and not stream.receiver.is_finished and not stream.receiver.discarding:
+            stream.max_stream_data_local_sent = 0
+            self._indebted[stream] = None
+
+    # -- streams
+
+    def _write_streams(self, builder: QuicPacketBuilder) -> None:
+        """Serve the queue until the packet is full; a stream that was served and has more goes to its end."""
+        ready = self._ready
+        while ready:
+            stream = ready[0]
+            if stream.receiver.stop_pending:
+                self._write_stop_sending_frame(builder, stream)
+            if stream.sender.reset_pending:
+                self._write_reset_stream_frame(builder, stream)
+            elif not stream.sender.buffer_is_empty:
+                fill, used = self._write_stream_data(builder, stream)
+                if fill is Fill.FULL:
+                    if used:
+                        ready.rotate(-1)
+                    return
+                if fill is Fill.BLOCKED and self._remote_max_data_used >= self._remote_max_data:
+                    self._starved[stream] = None
+            ready.popleft()
+            stream.queued = False
+
+    def _write_stream_data(self, builder: QuicPacketBuilder, stream: Stream) -> tuple[Fill, bool]:
+        """Write a stream's frames. Plain and long because every query passes through here, twice."""
+        sender = stream.sender
+        used = False
+        while True:
+            highest = sender.highest_offset
+            limit = min(stream.max_stream_data_remote, highest + self._remote_max_data - self._remote_max_data_used)
+            offset, end = sender._lost[0] if sender._lost else (highest, min(sender._buffer_stop, limit))
+            overhead = 3 + size_uint_var(stream.stream_id) + (size_uint_var(offset) if offset else 0)
+            room = builder.remaining_flight_space - overhead
+            waiting = end - offset
+            # A small message is not split for the sake of a packet's last bytes: that costs two frames, and the far end
+            # has fast paths for messages that come whole.
+            is_scrap = room < waiting and (room < LEAST_FRAGMENT or waiting <= self._max_datagram_size >> 1)
+            if is_scrap and not builder.packet_is_empty:
+                return Fill.FULL, used
+            frame = sender.take(room, limit)
+            if frame is None:
+                return (Fill.FULL if room < LEAST_FRAGMENT else Fill.BLOCKED), used
+            used = True
+            offset, data, fin = frame
+            stop = offset + len(data)
+            buf = builder.start_frame(
+                (0x0E if offset else 0x0A) | fin,  # STREAM with a length, with an offset unless that is 0
+                overhead,
+                self._on_data_delivery,
+                (stream, offset, stop, fin),
+            )
+            buf.push_uint_var(stream.stream_id)
+            if offset:
+                buf.push_uint_var(offset)
+            buf.push_uint16(len(data) | 0x4000)
+            buf.push_bytes(data)
+            if stop > highest:
+                self._remote_max_data_used += stop - highest
+            if sender.buffer_is_empty:
+                return Fill.DRAINED, used
+
+    def _on_data_delivery(self, delivery: QuicDeliveryState, stream: Stream, start: int, stop: int, fin: bool) -> None:
+        sender = stream.sender
+        if delivery is ACKED:
+            if sender.on_acked(start, stop, fin):
+                self._settle(stream)
+            if stream.low_mark >= len(sender._buffer):
+                stream.low_mark = NEVER
+                self.writable.append(stream)
+        else:
+            sender.on_lost(start, stop, fin)
+            if not sender.buffer_is_empty:
+                self._activate(stream)
+
+    def _write_reset_stream_frame(self, builder: QuicPacketBuilder, stream: Stream) -> None:  # type: ignore[override]
+        buf = builder.start_frame(
+            QuicFrameType.RESET_STREAM, RESET_STREAM_FRAME_CAPACITY, self._on_reset_delivery, (stream,)
+        )
+        frame = stream.sender.get_reset_frame()
+        buf.push_uint_var(frame.stream_id)
+        buf.push_uint_var(frame.error_code)
+        buf.push_uint_var(frame.final_size)
+
+    def _on_reset_delivery(self, delivery: QuicDeliveryState, stream: Stream) -> None:
+        stream.sender.on_reset_delivery(delivery)
+        if delivery is ACKED:
+            self._settle(stream)
+        else:
+            self._activate(stream)
+
+    def _write_stop_sending_frame(self, builder: QuicPacketBuilder, stream: Stream) -> None:  # type: ignore[override]
+        buf = builder.start_frame(
+            QuicFrameType.STOP_SENDING, STOP_SENDING_FRAME_CAPACITY, self._on_stop_delivery, (stream,)
+        )
+        frame = stream.receiver.get_stop_frame()
+        buf.push_uint_var(frame.stream_id)
+        buf.push_uint_var(frame.error_code)
+
+    def _on_stop_delivery(self, delivery: QuicDeliveryState, stream: Stream) -> None:
+        # A peer that has finished or reset its half needs no second STOP_SENDING.
+        if delivery is not ACKED and not stream.receiver.is_finished:
+            stream.receiver.stop_pending = True
+            self._activate(stream)

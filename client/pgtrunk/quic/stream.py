@@ -1,0 +1,233 @@
+"""The two halves of a bidirectional stream, as bytes in order.
+
+They hold data and say what happened to it; they know no frames, no packets, no credit and no transport. They replace
+aioquic's halves, whose range sets cost several microseconds per message even when everything is sent, acknowledged and
+received in order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aioquic.quic.packet import QuicErrorCode, QuicStreamFrame
+from aioquic.quic.rangeset import RangeSet
+from aioquic.quic.stream import FinalSizeError, QuicStream, QuicStreamReceiver, QuicStreamSender
+
+if TYPE_CHECKING:
+    from .transport import StreamTransport
+
+__all__ = ["NEVER", "Receiver", "Sender", "Stream"]
+
+NEVER = -1
+"""A low-water mark that no buffer reaches: the writer is not paused."""
+
+
+class Sender(QuicStreamSender):
+    """Bytes to send: first what was lost, then what was never sent.
+
+    A byte is waiting, in flight or acknowledged, never two of these: aioquic reports each packet once, as acknowledged
+    or as lost. ``highest_offset`` is the first byte never sent; ``_buffer`` starts at the first byte not yet
+    acknowledged.
+    """
+
+    def __init__(self, stream_id: int | None, writable: bool) -> None:
+        super().__init__(stream_id, writable)
+        self._lost: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        """Bytes written and not yet acknowledged."""
+        return len(self._buffer)
+
+    def write(self, data: bytes | bytearray | memoryview, end_stream: bool = False) -> None:
+        """Append data, and with ``end_stream`` the FIN."""
+        if self._buffer_fin is not None or self._reset_error_code is not None:
+            raise RuntimeError("cannot write to a stream after its end")
+        self._buffer += data
+        self._buffer_stop = self._buffer_start + len(self._buffer)
+        if end_stream:
+            self._buffer_fin = self._buffer_stop
+            self._pending_eof = True
+        if end_stream or self._buffer_stop > self.highest_offset:
+            self.buffer_is_empty = False
+
+    def take(self, room: int, max_offset: int) -> tuple[int, bytes, bool] | None:
+        """Return (offset, data, fin) of the next frame with at most ``room`` bytes, or None where credit or room is
+        short.
+
+        ``max_offset`` is how far flow control lets the stream go. What was lost goes first: it is what the peer waits
+        for.
+        """
+        if self._lost:
+            return self._take_lost(room)
+        start = self.highest_offset
+        stop = min(start + room, max_offset, self._buffer_stop)
+        fin = self._pending_eof and stop == self._buffer_fin
+        if stop <= start and not (fin and room >= 0):
+            return None
+        base = self._buffer_start
+        data = bytes(self._buffer[start - base : stop - base])
+        self.highest_offset = stop
+        if fin:
+            self._pending_eof = False
+        if stop == self._buffer_stop and not self._pending_eof:
+            self.buffer_is_empty = True
+        return start, data, fin
+
+    def _take_lost(self, room: int) -> tuple[int, bytes, bool] | None:
+        start, stop = self._lost[0]
+        if room < 1:
+            return None
+        if start + room < stop:
+            stop = start + room
+            self._lost[0] = (stop, self._lost[0][1])
+        else:
+            del self._lost[0]
+        fin = self._pending_eof and stop == self._buffer_fin
+        if fin:
+            self._pending_eof = False
+        base = self._buffer_start
+        if not self._lost and self.highest_offset == self._buffer_stop and not self._pending_eof:
+            self.buffer_is_empty = True
+        return start, bytes(self._buffer[start - base : stop - base]), fin
+
+    def on_acked(self, start: int, stop: int, fin: bool) -> bool:
+        """Forget acknowledged bytes; True when the last byte and the FIN are."""
+        if self._reset_error_code is not None:
+            return False
+        if stop > start:
+            if start == self._buffer_start and not len(self._acked):
+                self._buffer_start = stop
+                del self._buffer[: stop - start]
+            else:
+                self._acked.add(start, stop)
+                if self._acked[0].start == self._buffer_start:
+                    first = self._acked.shift()
+                    self._buffer_start = first.stop
+                    del self._buffer[: first.stop - first.start]
+        if fin:
+            self._acked_fin = True
+        if self._acked_fin and self._buffer_start == self._buffer_fin:
+            self.is_finished = True
+            return True
+        return False
+
+    def on_lost(self, start: int, stop: int, fin: bool) -> None:
+        """Put lost bytes back, lowest first."""
+        if self._reset_error_code is not None:
+            return
+        if stop > start:
+            ranges = sorted([*self._lost, (start, stop)])
+            self._lost = ranges[:1]
+            for start, stop in ranges[1:]:
+                if start == self._lost[-1][1]:
+                    self._lost[-1] = (self._lost[-1][0], stop)
+                else:
+                    self._lost.append((start, stop))
+        if fin:
+            self._pending_eof = True
+        self.buffer_is_empty = False
+
+    def reset(self, error_code: int) -> None:
+        """Stop sending for good; all that waits is dropped."""
+        if self._reset_error_code is None and not self.is_finished:
+            super().reset(error_code)
+            self._lost.clear()
+            self._buffer.clear()
+            self._pending_eof = False
+
+
+class Receiver(QuicStreamReceiver):
+    """Bytes received, put in order. ``starting_offset()`` is how far they have been handed on."""
+
+    def __init__(self, stream_id: int | None, readable: bool) -> None:
+        super().__init__(stream_id, readable)
+        self.discarding = False
+
+    def take(self, offset: int, data: bytes, fin: bool) -> tuple[bytes, bool] | None:
+        """Return (data, end of stream) that can be handed on now, or None while bytes before it are missing.
+
+        Raises FinalSizeError when the peer contradicts itself.
+        """
+        if (
+            offset == self._buffer_start
+            and not self._buffer
+            and not self.is_finished
+            and self._final_size is None
+            and not self.discarding
+        ):
+            stop = offset + len(data)
+            # A FIN that ends before bytes which came already is a contradiction: the slow path says so.
+            if not fin or stop >= self.highest_offset:
+                if fin:
+                    self._final_size = stop
+                    self.is_finished = True
+                self._buffer_start = stop
+                if stop > self.highest_offset:
+                    self.highest_offset = stop
+                return (data, fin) if data or fin else None
+        return self._take_slowly(offset, data, fin)
+
+    def _take_slowly(self, offset: int, data: bytes, fin: bool) -> tuple[bytes, bool] | None:
+        if self.discarding:
+            self._discard(offset + len(data), fin)
+            return None
+        event = self.handle_frame(QuicStreamFrame(data=data, fin=fin, offset=offset))
+        return None if event is None else (event.data, event.end_stream)
+
+    def _discard(self, stop: int, fin: bool) -> None:
+        """Keep the count but not the bytes: nobody will read them. Once the final size is known nothing is awaited."""
+        if self._final_size is not None and (stop > self._final_size or (fin and stop != self._final_size)):
+            raise FinalSizeError("data beyond the final size")
+        if fin and stop < self.highest_offset:
+            raise FinalSizeError("final size below data that was received")
+        self.highest_offset = max(self.highest_offset, stop)
+        if fin:
+            self._final_size = stop
+            self.is_finished = True
+
+    def discard(self) -> None:
+        """Drop what waits for a gap to close, and all that is still to come."""
+        self.discarding = True
+        self._buffer.clear()
+        self._ranges = RangeSet()
+        if self._final_size is not None:
+            self.is_finished = True
+
+    def stop(self, error_code: int = QuicErrorCode.NO_ERROR) -> None:
+        """Ask the peer to send no more, once."""
+        if self._stop_error_code is None:
+            super().stop(error_code)
+
+
+class Stream(QuicStream):
+    """Both halves, and what the layers above remember of a stream."""
+
+    def __init__(self, stream_id: int, max_stream_data_local: int, max_stream_data_remote: int) -> None:
+        self.is_blocked = False
+        self.max_stream_data_local = max_stream_data_local
+        self.max_stream_data_local_sent = max_stream_data_local
+        self.max_stream_data_remote = max_stream_data_remote
+        self.stream_id: int = stream_id
+        self.sender: Sender = Sender(stream_id, True)
+        self.receiver: Receiver = Receiver(stream_id, True)
+        self.window = max_stream_data_local
+        """Unread bytes that the peer may have outstanding; grows, see flow.py."""
+        self.consumed = 0
+        """Bytes that the application took or never will."""
+        self.renewed_at = -1.0
+        """When credit was last given, by the connection's clock; negative: never."""
+        self.queued = False
+        """Whether it is in the send queue."""
+        self.low_mark = NEVER
+        """Unacknowledged bytes at which a paused writer is called back."""
+        self.in_use = True
+        """Whether a transport still has it. Its slot is not given to the peer before that ends."""
+        self.transport: StreamTransport | None = None
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.stream_id} [{len(self.sender)} unacknowledged, {self.unread} unread]>"
+
+    @property
+    def unread(self) -> int:
+        """Bytes received, gaps included, and not consumed."""
+        return self.receiver.highest_offset - self.consumed

@@ -1,0 +1,306 @@
+"""One bidirectional QUIC stream as an asyncio.Transport.
+
+What a protocol may rely on: exact ``bytes``, in order; ``pause_reading`` stops the far end once its window is used up;
+``pause_writing``/``resume_writing`` at the watermarks; ``connection_lost`` once, never from within a call that the
+protocol makes. It knows its driver and its stream, no packets and no sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from pgtrunk.errors import SessionLost
+
+from .stream import NEVER, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .driver import ConnectionDriver
+
+__all__ = ["StreamTransport"]
+
+NO_ERROR = 0
+"""Application error code of a stream that is merely over."""
+
+
+class StreamTransport(asyncio.Transport):
+    """See asyncio.Transport; only what a stream adds or does otherwise is described here.
+
+    ``get_extra_info`` knows 'peername', 'sockname', 'stream_id', 'quic_connection' (the driver) and 'peercert' (the
+    verified client certificate or None). It has no 'socket' and no 'ssl_object': asyncpg would use them.
+    """
+
+    __slots__ = (
+        "_closing", "_done", "_driver", "_eof_read", "_eof_waits", "_eof_written", "_high", "_low", "_owed", "_paused",
+        "_protocol", "_receive", "_stream", "_unread", "_write_paused",
+    )  # fmt: skip
+
+    def __init__(self, driver: ConnectionDriver, stream: Stream) -> None:
+        super().__init__()
+        self._driver = driver
+        self._stream = stream
+        self._high, self._low = driver.quic.limits.high_water, driver.quic.limits.low_water
+        self._protocol: Any = None
+        self._receive: Any = None
+        self._unread: deque[bytes] = deque()
+        self._owed = 0  # bytes that the protocol got, and whose credit waits because it paused
+        self._paused = False
+        self._write_paused = False
+        self._eof_waits = False  # the FIN came, but not to the protocol yet
+        self._eof_read = False
+        self._eof_written = False
+        self._closing = False  # close() or abort() was called, or the stream is lost
+        self._done = False  # connection_lost is on its way, or was there
+
+    def __repr__(self) -> str:
+        state = "lost" if self._done else "closing" if self._closing else "paused" if self._paused else "open"
+        return f"<StreamTransport {self._stream.stream_id} {state} of {self._driver!r}>"
+
+    # -- protocol and extra info
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+        self._receive = getattr(protocol, "data_received", None)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        protocol: asyncio.BaseProtocol = self._protocol
+        return protocol
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "stream_id":
+            return self._stream.stream_id
+        return self._driver.get_extra_info(name, default)
+
+    # -- reading
+
+    def is_reading(self) -> bool:
+        return not self._paused and not self._closing
+
+    def pause_reading(self) -> None:
+        """Deliver nothing more and give no credit; what arrives within the window waits here, counted in the budget."""
+        if not self._closing:
+            self._paused = True
+
+    def resume_reading(self) -> None:
+        if not self._paused or self._closing:
+            return
+        self._paused = False
+        if self._owed:
+            owed, self._owed = self._owed, 0
+            self._consume(owed)
+        if self._unread or self._eof_waits:
+            # Never from within the protocol's own call: that is what it expects of TCP too.
+            self._driver.loop.call_soon(self._deliver_unread)
+
+    def receive(self, data: bytes, end_of_stream: bool) -> None:
+        """Data arrived; for the driver."""
+        if self._closing:
+            return
+        if end_of_stream:
+            self._eof_waits = True
+        if data:
+            if self._paused or self._unread:
+                self._unread.append(data)
+            else:
+                self._deliver(data)
+        if self._eof_waits and not self._paused and not self._unread:
+            self._deliver_eof()
+
+    def _deliver(self, data: bytes) -> None:
+        try:
+            self._receive(data)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            # As asyncio does: one protocol's mistake ends its own transport, not the connection that others share.
+            self._blame(exc, "data_received")
+            return
+        if self._paused and not self._closing:
+            self._owed += len(data)
+        elif not self._closing:
+            self._consume(len(data))
+
+    def _deliver_unread(self) -> None:
+        while self._unread and not self._paused and not self._closing:
+            self._deliver(self._unread.popleft())
+        if self._eof_waits and not (self._unread or self._paused or self._closing):
+            self._deliver_eof()
+
+    def _deliver_eof(self) -> None:
+        if self._eof_read or self._closing:
+            return
+        self._eof_read = True
+        try:
+            keep_open = self._protocol.eof_received()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self._blame(exc, "eof_received")
+            return
+        if not keep_open:
+            self.close()
+
+    def _consume(self, size: int) -> None:
+        if self._driver.quic.consume(self._stream, size):
+            self._driver.touch()
+
+    # -- writing
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._eof_written:
+            raise RuntimeError("cannot write after write_eof()")
+        if self._closing or not data:
+            return
+        stream = self._stream
+        if stream.sender._reset_error_code is not None:
+            return  # the far end asked us to stop
+        self._driver.quic.write(stream, data)
+        self._driver.touch()
+        if len(stream.sender._buffer) > self._high and not self._write_paused:
+            self._pause_writer()
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.write(b"".join(list_of_data))
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        if self._eof_written or self._closing:
+            return
+        self._eof_written = True
+        self._finish_writing()
+
+    def _finish_writing(self) -> None:
+        sender = self._stream.sender
+        if sender._reset_error_code is None and sender._buffer_fin is None:
+            self._driver.quic.write(self._stream, b"", True)
+            self._driver.touch()
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes written and not yet acknowledged."""
+        return len(self._stream.sender._buffer)
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._low, self._high
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        if high is None:
+            high = self._driver.quic.limits.high_water if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        if not high >= low >= 0:
+            raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
+        self._low, self._high = low, high
+        if self._write_paused:
+            self._stream.low_mark = low
+        elif len(self._stream.sender._buffer) > high:
+            self._pause_writer()
+
+    def _pause_writer(self) -> None:
+        self._write_paused = True
+        self._stream.low_mark = self._low
+        self._call(self._protocol.pause_writing)
+
+    def resume_writer(self) -> None:
+        """The buffer has drained to the low-water mark; for the driver."""
+        if self._write_paused:
+            self._write_paused = False
+            if not self._done:
+                self._call(self._protocol.resume_writing)
+
+    # -- the end
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        """Send what was written and the FIN, then report ``connection_lost(None)``. Nothing more is delivered."""
+        if self._closing:
+            return
+        self._closing = True
+        self._finish_writing()
+        self._stop_reading(NO_ERROR)
+        self._driver.flush_then_drop(self)
+
+    def abort(self) -> None:
+        """Drop everything, both ways: RESET_STREAM and STOP_SENDING."""
+        if self._done:
+            return
+        self._driver.quic.reset(self._stream, NO_ERROR)
+        self._end(None)
+
+    def _stop_reading(self, error_code: int) -> None:
+        self._unread.clear()
+        self._owed = 0
+        self._eof_waits = False
+        self._driver.quic.stop(self._stream, error_code)
+        self._driver.touch()
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether all that was written, the FIN too, has left at least once."""
+        return self._stream.sender.buffer_is_empty
+
+    def drop(self) -> None:
+        """All is flushed after close(); for the driver."""
+        self._end(None)
+
+    def on_reset(self, error_code: int) -> None:
+        """The far end gave up its half, and with it the session."""
+        if not self._done:
+            self._driver.quic.reset(self._stream, error_code)
+            self._end(SessionLost(f"stream {self._stream.stream_id} was reset by the other end (code {error_code})"))
+
+    def on_stop_sending(self) -> None:
+        """The far end reads no more. What it has sent may still be on its way, so the session ends with that."""
+        self._stream.low_mark = NEVER
+        self.resume_writer()
+        if self._closing:
+            self._end(None)
+
+    def lose(self, error: SessionLost) -> None:
+        """The connection is gone; for the driver."""
+        self._end(error)
+
+    def _end(self, error: SessionLost | None) -> None:
+        if self._done:
+            return
+        self._done = self._closing = True
+        self._stop_reading(NO_ERROR)
+        self._driver.loop.call_soon(self._connection_lost, error)
+
+    def _connection_lost(self, error: SessionLost | None) -> None:
+        protocol = self._protocol
+        self._driver.release(self._stream)
+        self._stream.low_mark = NEVER
+        self._call(protocol.connection_lost, error)
+
+    # -- calling the protocol
+
+    def _call(self, method: Any, *args: Any) -> None:
+        try:
+            method(*args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self._report(exc, method.__name__)
+
+    def _blame(self, exc: BaseException, method: str) -> None:
+        self._report(exc, method)
+        if not self._done:
+            self._driver.quic.reset(self._stream, NO_ERROR)
+            self._end(SessionLost(f"stream {self._stream.stream_id} was aborted: its protocol failed in {method}"))
+
+    def _report(self, exc: BaseException, method: str) -> None:
+        self._driver.loop.call_exception_handler(
+            {
+                "message": f"protocol.{method}() failed",
+                "exception": exc,
+                "transport": self,
+                "protocol": self._protocol,
+            }
+        )
