@@ -145,6 +145,7 @@ class Replies:
         "failed_unpinned",
         "fatal",
         "hidden_error",
+        "noted",
         "parameters",
         "parameters_changed",
         "prepared",
@@ -179,6 +180,8 @@ class Replies:
 
     def take_notes(self) -> None:
         """Resets what :meth:`feed` noted for the session: to be called when it has been acted on."""
+        self.noted = False
+        """Any of the following."""
         self.failed_names: list[bytes] = []
         """The client's names of statements whose Parse failed."""
         self.failed_unpinned = False
@@ -186,7 +189,7 @@ class Replies:
         self.statements_dropped = False
         """DISCARD ALL or DEALLOCATE ALL ran."""
         self.parameters_changed = False
-        """A forwarded ParameterStatus changed :attr:`parameters`."""
+        """A ParameterStatus came, hidden or not."""
         self.hidden_error: bytes | None = None
         """Body of an ErrorResponse to something hidden that the client has to hear of."""
         self.fatal: bytes | None = None
@@ -307,8 +310,7 @@ class Replies:
         if kind == _PARAMETER:
             name, value = server.parse_parameter_status(data[start + 5 : end])
             self.parameters[name] = value
-            if not self._hides():
-                self.parameters_changed = True
+            self.parameters_changed = self.noted = True
         if self._hides():
             self._emit(data, start, end)
 
@@ -332,7 +334,7 @@ class Replies:
     def _tag(self, body: bytes) -> None:
         if body in (b"DISCARD ALL\0", b"DEALLOCATE ALL\0"):
             self.prepared.clear()
-            self.statements_dropped = True
+            self.statements_dropped = self.noted = True
 
     def _ready(self, data: bytes, start: int, end: int) -> None:
         self.status = data[start + 5]
@@ -367,10 +369,12 @@ class Replies:
         self.copying = False
         if not queue:
             self.fatal = data[start + 5 : end]
+            self.noted = True
             return
         head = queue[0]
         if head is HIDDEN_QUERY:
             self.hidden_error = data[start + 5 : end]
+            self.noted = True
             self._emit(data, start, end)
             return
         if isinstance(head, Parsing) and head.duplicate and head.name is not None:
@@ -388,7 +392,7 @@ class Replies:
         if not queue:
             self.skipping = True
         elif queue[0] is HIDDEN_SYNC:
-            self.failed_unpinned = True
+            self.failed_unpinned = self.noted = True
 
     def _refused(self, parsing: Owed) -> None:
         # The backend did try this Parse.
@@ -409,6 +413,7 @@ class Replies:
     def _forget_name(self, parsing: Parsing) -> None:
         if parsing.name is not None:
             self.failed_names.append(parsing.name)
+            self.noted = True
 
 
 def _with_length(message: bytes) -> bytes:

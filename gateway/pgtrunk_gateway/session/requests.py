@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import frontend as client
 from pgtrunk.wire.backend import CLOSE_COMPLETE_MESSAGE, PARSE_COMPLETE_MESSAGE
-from pgtrunk.wire.framing import HEAD
+from pgtrunk.wire.framing import HEAD, HEADER_SIZE
 from pgtrunk_gateway.session import replies as owed
 from pgtrunk_gateway.session.statements import Statement
 
@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.session.replies import Owed, Replies
     from pgtrunk_gateway.session.statements import Catalogue
 
-__all__ = ["BrokenRequest", "Requests"]
+__all__ = ["EXECUTION", "OTHER", "QUERY", "BrokenRequest", "Requests", "shape_of"]
+
+OTHER: Final = 0
+QUERY: Final = 1
+EXECUTION: Final = 2
 
 _SYNC: Final = client.SYNC_MESSAGE
 _EXECUTE_UNNAMED: Final = b"E\0\0\0\x09\0"
@@ -39,6 +43,29 @@ _BIND: Final = ord("B")
 _QUERY: Final = ord("Q")
 _CLOSED = owed.made(CLOSE_COMPLETE_MESSAGE)
 _PARSED = owed.made(PARSE_COMPLETE_MESSAGE)
+
+
+def shape_of(data: bytes) -> int:
+    """QUERY: exactly one Query. EXECUTION: exactly Bind of the unnamed portal to a named statement, its Execute, Sync.
+
+    Nearly all queries have one of these shapes, which show without going through the messages. Hot.
+    """
+    size = len(data)
+    if size < HEADER_SIZE:
+        return OTHER
+    kind, length = HEAD(data, 0)
+    if kind == _QUERY:
+        return QUERY if length + 1 == size else OTHER
+    if (
+        kind == _BIND
+        and length == size - _TAIL - 1
+        and data[5] == 0
+        and data[6]
+        and data[-_TAIL : 6 - _TAIL] == _EXECUTE_UNNAMED
+        and data[-5:] == _SYNC
+    ):
+        return EXECUTION
+    return OTHER
 
 
 class BrokenRequest(ProtocolViolation):
@@ -52,7 +79,19 @@ class BrokenRequest(ProtocolViolation):
 class Requests:
     """The request side of one session."""
 
-    __slots__ = ("_entries", "_only_prepares", "_out", "_plain", "_start", "catalogue", "open", "statements", "unnamed")
+    __slots__ = (
+        "_entries",
+        "_only_prepares",
+        "_out",
+        "_plain",
+        "_start",
+        "catalogue",
+        "open",
+        "statements",
+        "terminated",
+        "unnamed",
+        "unpinned",
+    )
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
@@ -61,6 +100,10 @@ class Requests:
         self.unnamed: Statement | None = None
         self.open = False
         """A batch has been sent in part: its Sync is still to come."""
+        self.unpinned = False
+        """The last plan put a Sync in the place of the client's Flush."""
+        self.terminated = False
+        """The client said Terminate."""
         self._out: list[bytes] = []
         self._entries: list[Owed] = []
         self._start = 0
@@ -76,29 +119,18 @@ class Requests:
         """DISCARD ALL or DEALLOCATE ALL ran."""
         self.statements.clear()
 
-    def plan(self, data: bytes, replies: Replies) -> bytes:
+    def plan(self, data: bytes, replies: Replies, shape: int = OTHER) -> bytes:
         """``data``: whole messages, or the beginning of one too large to collect -> the bytes for the backend.
 
-        Raises :class:`BrokenRequest` at the first message that no client may send.
-        Hot: the two shapes that nearly all queries have are recognised by their ends.
+        ``shape`` is what :func:`shape_of` says of it, where it was asked. Raises :class:`BrokenRequest` at the first
+        message that no client may send.
         """
-        size = len(data)
-        kind, length = HEAD(data, 0)
-        if kind == _QUERY:
-            if length + 1 == size:
-                replies.unnamed = None
-                replies.push(owed.QUERY)
-                self.open = False
-                return data
-        elif (
-            kind == _BIND
-            and length == size - _TAIL - 1
-            and data[5] == 0
-            and data[6]
-            and data.endswith(_SYNC)
-            and data[-_TAIL : 6 - _TAIL] == _EXECUTE_UNNAMED
-            and not self.open
-        ):
+        if shape == QUERY:
+            replies.unnamed = None
+            replies.push(owed.QUERY)
+            self.open = False
+            return data
+        if shape == EXECUTION and not self.open:
             end = data.index(0, 6)
             statement = self.statements.get(data[6:end])
             if statement is not None and replies.prepared.usable(statement, replies.batch):
@@ -106,10 +138,8 @@ class Requests:
                 if len(name) == end - 6:
                     replies.push(owed.BATCH)
                     return data[:6] + name + data[end:]
-        return self._plan(data, size, replies)
-
-    def _plan(self, data: bytes, size: int, replies: Replies) -> bytes:
-        self._out = []
+        size = len(data)
+        self.unpinned = False
         self._entries = []
         self._start = 0
         self._plain = not self.open
@@ -276,6 +306,7 @@ class Requests:
         if self._only_prepares and end == len(data) and self._entries:
             self._replace(data, pos, end, _SYNC)
             self._finish(replies, owed.HIDDEN_SYNC)
+            self.unpinned = True
 
     def _query(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
         # A simple query ends a batch as Sync does, and destroys the unnamed statement.
@@ -287,6 +318,12 @@ class Requests:
     def _copy_end(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
         self._only_prepares = False
         replies.copying = False
+
+    def _terminate(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
+        # Never for the backend: it goes on to the next session.
+        self._only_prepares = False
+        self.terminated = True
+        self._replace(data, pos, end, b"")
 
 
 _HANDLERS = {
@@ -301,4 +338,5 @@ _HANDLERS = {
     client.FUNCTION_CALL: Requests._query,
     client.COPY_DONE: Requests._copy_end,
     client.COPY_FAIL: Requests._copy_end,
+    client.TERMINATE: Requests._terminate,
 }

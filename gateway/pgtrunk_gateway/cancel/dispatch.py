@@ -1,0 +1,136 @@
+"""Carries cancel requests to Postgres.
+
+A CancelRequest names a process, not a query: Postgres cancels whatever that backend runs when the signal arrives. So a
+backend with a cancel on its way is not given to another session until Postgres has closed the connection that carried
+it, by which time the signal has been sent; and a cancel whose session no longer holds the backend when the connection
+is there is not sent at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from pgtrunk.wire.startup import CancelRequest
+from pgtrunk_gateway.cancel.registry import Registry
+from pgtrunk_gateway.errors import BackendUnavailable
+from pgtrunk_gateway.pool.backend import BackendState
+from pgtrunk_gateway.pool.connect import SocketTuner, dial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pgtrunk_gateway.cancel.keys import CancelKey
+    from pgtrunk_gateway.pool.backend import Backend
+
+__all__ = ["Cancellable", "Dispatcher"]
+
+log = logging.getLogger(__name__)
+
+
+class Cancellable(Protocol):
+    """A session, as far as a cancel is concerned."""
+
+    backend: Backend | None
+
+    def cancel(self) -> None:
+        """A request that waits for a backend is refused."""
+
+
+class Dispatcher:
+    """The cancels of one gateway. ``timeout``: seconds for one to reach Postgres (cancel_wait_timeout)."""
+
+    def __init__(self, *, peer_id: int, random: Callable[[int], bytes], timeout: float, tune: SocketTuner) -> None:
+        self.registry: Registry[Cancellable] = Registry(peer_id, random)
+        self.sent = 0
+        self.ignored = 0
+        """Requests with a wrong key, for a session that runs nothing, or overtaken by the end of the query."""
+        self._timeout = timeout or None
+        self._tune = tune
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        """Cancels under way."""
+        return len(self._tasks)
+
+    def register(self, session: Cancellable) -> CancelKey:
+        return self.registry.register(session)
+
+    def forget(self, key: CancelKey) -> None:
+        self.registry.forget(key)
+
+    async def serve(self, request: CancelRequest) -> None:
+        """Acts on a client's request, and returns when it has had its effect: clients wait for the connection's end."""
+        session = self.registry.find(request.pid, request.secret)
+        if session is None:
+            self.ignored += 1
+            log.info("cancel request with an unknown key (pid %d)", request.pid)
+            return
+        backend = session.backend
+        if backend is None:
+            session.cancel()
+        elif backend.replies.queue:
+            task = self._start(backend)
+            # The client may go away; the cancel goes on.
+            await asyncio.wait([task])
+        else:
+            self.ignored += 1
+
+    def cancel(self, backend: Backend) -> None:
+        """Cancels what ``backend`` runs, in the background."""
+        self._start(backend)
+
+    def _start(self, backend: Backend) -> asyncio.Task[None]:
+        # Counted before the first await, or the backend could be given away in between.
+        backend.cancels += 1
+        task = asyncio.get_running_loop().create_task(self._run(backend, backend.lease), name=f"cancel S-{backend.id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _run(self, backend: Backend, lease: int) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._carry(backend, lease)
+        except BackendUnavailable as error:
+            log.warning("S-%d: cancel request failed: %s", backend.id, error)
+        except TimeoutError:
+            log.warning("S-%d: cancel request failed: cancel_wait_timeout = %g s", backend.id, self._timeout)
+        finally:
+            backend.cancel_ended()
+
+    async def _carry(self, backend: Backend, lease: int) -> None:
+        if backend.key is None:
+            log.warning("S-%d: the server gave no key to cancel with", backend.id)
+            return
+        connection = _Connection()
+        transport, _ = await dial(backend.target, lambda: connection, self._tune)
+        try:
+            over = backend.lease != lease or not backend.replies.queue or backend.state is BackendState.CLOSED
+            if over:
+                self.ignored += 1
+                return
+            transport.write(CancelRequest(backend.key.pid, backend.key.secret).encode())
+            self.sent += 1
+            await connection.closed
+        finally:
+            transport.abort()
+
+    async def close(self) -> None:
+        """Ends what is under way."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Connection(asyncio.Protocol):
+    """Postgres says nothing to a cancel request; it closes the connection when the signal has been sent."""
+
+    def __init__(self) -> None:
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.closed.done():
+            self.closed.set_result(None)

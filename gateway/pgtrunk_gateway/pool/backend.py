@@ -1,0 +1,288 @@
+"""One connection to Postgres, once it is logged in.
+
+A backend serves one session at a time, its *holder*, from :meth:`Pool.take` or :meth:`Holder.offer` until it is
+settled: nothing is owed, no transaction is open, no cancel is under way. It hands every chunk through
+:class:`~pgtrunk_gateway.session.replies.Replies`, which says what of it the holder gets.
+
+A backend whose holder vanishes is *recovered*: what runs is cancelled, what is owed is drained, an open transaction is
+rolled back; then it is as good as new. It is closed instead where that cannot be done, or takes too long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from pgtrunk.wire import backend as server
+from pgtrunk.wire import frontend as client
+from pgtrunk_gateway.errors import BackendLost, GatewayError
+from pgtrunk_gateway.session import replies as owed
+from pgtrunk_gateway.session.parameters import Profile, profile
+
+if TYPE_CHECKING:
+    from pgtrunk_gateway.pool.holder import Holder
+    from pgtrunk_gateway.pool.target import Target
+    from pgtrunk_gateway.session.replies import Replies
+
+__all__ = ["Backend", "BackendState"]
+
+_ids = itertools.count(1)
+_IDLE: Final = owed.IDLE
+_FATAL = ("FATAL", "PANIC")
+_GONE: Final = b"the client is gone"
+"""No SQL, whatever the server's version."""
+
+
+class BackendState(enum.Enum):
+    """IDLE: in its pool. LEASED: a session holds it. RECOVERING: between the two, after its session vanished."""
+
+    IDLE = "idle"
+    LEASED = "active"
+    RECOVERING = "being recovered"
+    CLOSED = "closed"
+
+
+class Backend(asyncio.Protocol):
+    """Made from a transport on which the login is done. ``key`` is None for a server that gave none."""
+
+    __slots__ = (
+        "_last_words",
+        "_loop",
+        "_on_free",
+        "_on_lost",
+        "_recovery",
+        "_timeout",
+        "born",
+        "cancels",
+        "expires",
+        "holder",
+        "id",
+        "idle_since",
+        "key",
+        "lease",
+        "profile",
+        "replies",
+        "state",
+        "target",
+        "transport",
+    )
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        target: Target,
+        key: server.BackendKeyData | None,
+        replies: Replies,
+        *,
+        on_free: Callable[[Backend], None],
+        on_lost: Callable[[Backend, str], None],
+    ) -> None:
+        self.id = next(_ids)
+        """Unique in this process, over all servers: pids may collide."""
+        self.transport = transport
+        self.target = target
+        self.key = key
+        self.replies = replies
+        self.profile: Profile = profile(replies.parameters)
+        """The settings that it has now."""
+        self.holder: Holder | None = None
+        self.state = BackendState.IDLE
+        self.lease = 0
+        """Number of the lease, to tell whether the one that a cancel was meant for is over."""
+        self.cancels = 0
+        """Cancel requests under way; until they have ended, nobody else may get this backend."""
+        self.born = self.idle_since = self.expires = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._on_free = on_free
+        self._on_lost = on_lost
+        self._recovery: asyncio.TimerHandle | None = None
+        self._timeout = ""
+        self._last_words = ""
+
+    @property
+    def pid(self) -> int:
+        """Process id in Postgres, 0 where unknown."""
+        return self.key.pid if self.key is not None else 0
+
+    def __repr__(self) -> str:
+        target = self.target
+        return f"<Backend S-{self.id} {target.dbname}/{target.user}@{target} pid={self.pid} {self.state.value}>"
+
+    # -- hot: bytes from Postgres --------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        replies = self.replies
+        out = replies.feed(data)
+        holder = self.holder
+        if holder is None:
+            self._unheld()
+            return
+        if out:
+            holder.relay(out)
+        if replies.settled:
+            if replies.parameters_changed:
+                self.profile = profile(replies.parameters)
+            holder.settled()
+
+    # -- leases --------------------------------------------------------------------------------------------------------
+
+    def lease_to(self, holder: Holder) -> None:
+        """``holder`` has it from now on."""
+        self.holder = holder
+        self.state = BackendState.LEASED
+        self.lease += 1
+
+    @property
+    def free(self) -> bool:
+        """Settled outside a transaction, and no cancel on its way to it: another session may have it."""
+        replies = self.replies
+        return replies.status == _IDLE and not self.cancels and replies.settled
+
+    def release(self) -> None:
+        """The holder, for whom it is settled and :attr:`free`, gives it back."""
+        self.holder = None
+        self.state = BackendState.IDLE
+        self._on_free(self)
+
+    def cancel_ended(self) -> None:
+        """A cancel request is over: Postgres has closed its connection, or it was never sent."""
+        self.cancels -= 1
+        if self.cancels or self.state is BackendState.CLOSED:
+            return
+        if self.holder is not None:
+            if self.replies.settled:
+                self.holder.settled()
+        elif self.state is BackendState.RECOVERING:
+            self._recover_further()
+
+    # -- recovery ------------------------------------------------------------------------------------------------------
+
+    def recover(self, *, open_batch: bool, timeout: float) -> bool:
+        """The holder is gone -> whether something still runs.
+
+        ``open_batch``: it had sent part of a batch, without Sync. After ``timeout`` seconds the backend is closed.
+        """
+        self.holder = None
+        self.state = BackendState.RECOVERING
+        self.resume_reading()
+        replies = self.replies
+        replies.take_notes()
+        running = bool(replies.queue)
+        self._recovery = self._loop.call_later(timeout, self._too_slow, timeout)
+        if running or open_batch:
+            self._end_what_runs(open_batch)
+        else:
+            self._recover_further()
+        return running
+
+    def _end_what_runs(self, open_batch: bool) -> None:
+        # CopyFail and Sync are ignored where they do not apply: outside COPY, and in the simple protocol, where Sync
+        # only makes one more ReadyForQuery. But the Sync of an open batch would commit what the client never did
+        # commit, so something that fails goes before it.
+        replies = self.replies
+        replies.copying = False
+        ending = client.copy_fail(_GONE)
+        if open_batch:
+            replies.unnamed = None
+            replies.push(owed.HIDDEN_PARSE_UNNAMED)
+            ending += client.parse(b"", _GONE)
+        replies.push(owed.HIDDEN_SYNC)
+        self.transport.write(ending + client.SYNC_MESSAGE)
+
+    def _recover_further(self) -> None:
+        replies = self.replies
+        if self.cancels or not replies.settled:
+            return
+        if replies.status != _IDLE:
+            if replies.hidden_error is not None:
+                self.close("ROLLBACK failed")
+                return
+            replies.push(owed.HIDDEN_QUERY)
+            self.transport.write(client.query(b"ROLLBACK"))
+            return
+        self._end_recovery()
+        replies.take_notes()
+        replies.skipping = False
+        self.profile = profile(replies.parameters)
+        self.state = BackendState.IDLE
+        self._on_free(self)
+
+    def _end_recovery(self) -> None:
+        if self._recovery is not None:
+            self._recovery.cancel()
+            self._recovery = None
+
+    def _too_slow(self, timeout: float) -> None:
+        self.close(f"cancel_wait_timeout: not idle again {timeout:g} s after its client vanished")
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _unheld(self) -> None:
+        # Nobody holds it: what comes is the rest of a recovery, or Postgres says goodbye.
+        if self.replies.fatal is not None:
+            fields = server.parse_error(self.replies.fatal)
+            if fields.severity in _FATAL:
+                self._last_words = f"{fields.severity}: {fields.message}"
+        if self.state is BackendState.RECOVERING:
+            self._recover_further()
+        elif self.state is BackendState.IDLE and self.replies.parameters_changed:
+            # A reload of postgresql.conf reports changed settings to idle connections too.
+            self.replies.take_notes()
+            self.profile = profile(self.replies.parameters)
+
+    def close(self, reason: str) -> None:
+        """Ends the connection. A holder hears of it as of any loss."""
+        if self.state is BackendState.CLOSED:
+            return
+        if self.state is BackendState.IDLE:
+            self.transport.write(client.TERMINATE_MESSAGE)
+            self.transport.close()
+        else:
+            # Terminate would wait for the end of what runs.
+            self.transport.abort()
+        self._lost(reason)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = self._last_words or (f"server conn crashed? ({exc})" if exc else "server conn crashed?")
+        self._lost(reason)
+
+    def _lost(self, reason: str) -> None:
+        if self.state is BackendState.CLOSED:
+            return
+        self._end_recovery()
+        self.state = BackendState.CLOSED
+        holder, self.holder = self.holder, None
+        self._on_lost(self, reason)
+        if holder is not None:
+            holder.backend_lost(self._loss(reason))
+
+    def _loss(self, reason: str) -> GatewayError:
+        return BackendLost(
+            "server connection was lost",
+            detail=f"Backend pid {self.pid}: {reason}.",
+            hint="What was not committed is rolled back; whether a commit that was under way took place is not known.",
+            log=reason,
+        )
+
+    # -- backpressure --------------------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        if self.holder is not None:
+            self.holder.backend_full()
+
+    def resume_writing(self) -> None:
+        if self.holder is not None:
+            self.holder.backend_drained()
+
+    def pause_reading(self) -> None:
+        """The holder's socket is full."""
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """The holder's socket drains again, or nobody is there any more to wait for."""
+        if not self.transport.is_closing():
+            self.transport.resume_reading()

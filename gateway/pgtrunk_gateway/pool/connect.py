@@ -1,0 +1,99 @@
+"""Opens a connection to Postgres and logs in: the shell around :class:`Handshake`.
+
+One deadline spans name resolution, connection and login. Whatever ends it early, a cancellation too, leaves no socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from pgtrunk.errors import ProtocolViolation
+from pgtrunk_gateway.auth import NONCE_LENGTH, Derivation, ScramKeys
+from pgtrunk_gateway.errors import BackendRefused, BackendUnavailable
+from pgtrunk_gateway.inbox import Inbox
+from pgtrunk_gateway.pool.handshake import Derive, Handshake, Send
+
+if TYPE_CHECKING:
+    from pgtrunk_gateway.pool.target import Target
+
+__all__ = ["Deriver", "Opened", "SocketTuner", "dial", "log_in"]
+
+Deriver = Callable[[Derivation], Awaitable[ScramKeys]]
+"""Runs PBKDF2 outside the event loop, or knows its result."""
+SocketTuner = Callable[[socket.socket], None]
+"""Sets the TCP options of a new connection."""
+
+
+_P = TypeVar("_P", bound=asyncio.BaseProtocol)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A connection on which the login is done; ``rest`` came behind it."""
+
+    transport: asyncio.Transport
+    handshake: Handshake
+    rest: bytes
+
+
+async def log_in(target: Target, *, timeout: float, derive: Deriver, tune: SocketTuner) -> Opened:
+    """Connects and logs in within ``timeout`` seconds (server_connect_timeout; 0: no limit).
+
+    Raises :class:`BackendUnavailable` where there is no connection, :class:`BackendRefused` where there is no login.
+    """
+    try:
+        async with asyncio.timeout(timeout or None):
+            transport, inbox = await dial(target, Inbox, tune)
+            try:
+                return await _log_in(target, transport, inbox, derive)
+            except BaseException:
+                transport.abort()
+                raise
+    except TimeoutError:
+        raise BackendUnavailable(
+            f"connect timeout: no connection to {target} within server_connect_timeout = {timeout:g} s",
+            log="connect timeout",
+        ) from None
+    except OSError as error:
+        raise BackendUnavailable(f"connection to the server at {target} lost during login: {error}") from error
+    except ProtocolViolation as error:
+        raise BackendRefused(f"server login failed: {error}", sqlstate=error.sqlstate) from error
+
+
+async def dial(target: Target, factory: Callable[[], _P], tune: SocketTuner) -> tuple[asyncio.Transport, _P]:
+    """Opens a connection to ``target``, over TCP or a unix socket.
+
+    Raises :class:`BackendUnavailable`.
+    """
+    loop = asyncio.get_running_loop()
+    path = target.unix_path
+    try:
+        if path is not None:
+            return await loop.create_unix_connection(factory, path)
+        transport, protocol = await loop.create_connection(factory, target.host, target.port)
+    except OSError as error:
+        raise BackendUnavailable(
+            f"cannot connect to the server at {target}: {error.strerror or error}", log=f"connect failed: {error}"
+        ) from error
+    tune(transport.get_extra_info("socket"))
+    return transport, protocol
+
+
+async def _log_in(target: Target, transport: asyncio.Transport, inbox: Inbox, derive: Deriver) -> Opened:
+    handshake = Handshake(target, nonce=os.urandom(NONCE_LENGTH))
+    transport.write(handshake.start())
+    while not handshake.done:
+        for step in handshake.feed(await inbox.read()):
+            match step:
+                case Send(data):
+                    transport.write(data)
+                case Derive(derivation):
+                    transport.write(handshake.derived(await derive(derivation)).data)
+    # Nothing is read from here on until a Backend has taken the transport over.
+    transport.pause_reading()
+    return Opened(transport, handshake, handshake.rest() + inbox.take())

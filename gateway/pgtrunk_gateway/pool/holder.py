@@ -1,0 +1,36 @@
+"""What a backend and its pool know of a session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pgtrunk_gateway.errors import GatewayError
+    from pgtrunk_gateway.pool.backend import Backend
+
+__all__ = ["Holder"]
+
+
+class Holder(Protocol):
+    """A session as seen from below. None of these calls may raise."""
+
+    def offer(self, backend: Backend) -> bool:
+        """Hands ``backend`` over -> False where the session does not wait any more, and somebody else shall have it."""
+
+    def refuse(self, error: GatewayError) -> None:
+        """The session, which waits, gets no backend."""
+
+    def relay(self, data: bytes) -> None:
+        """Bytes from the backend."""
+
+    def settled(self) -> None:
+        """Nothing is owed to the session any more; it may give the backend back."""
+
+    def backend_lost(self, error: GatewayError) -> None:
+        """The backend is gone, and with it what the session had running."""
+
+    def backend_full(self) -> None:
+        """The backend's socket takes no more for now."""
+
+    def backend_drained(self) -> None:
+        """It takes more again."""

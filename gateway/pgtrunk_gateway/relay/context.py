@@ -1,0 +1,71 @@
+"""What all sessions of a gateway share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pgtrunk.wire.startup import CancelRequest
+    from pgtrunk_gateway.auth import LoginLimiter, LoginPolicy
+    from pgtrunk_gateway.cancel.keys import CancelKey
+    from pgtrunk_gateway.config.settings import Config, DatabaseConfig
+    from pgtrunk_gateway.pool.backend import Backend
+    from pgtrunk_gateway.pool.connect import Deriver
+    from pgtrunk_gateway.pool.pool import Pool
+    from pgtrunk_gateway.relay.lifecycle import Lifecycle
+    from pgtrunk_gateway.relay.login import Client
+    from pgtrunk_gateway.session.statements import Catalogue
+
+__all__ = ["Context", "SessionCounters"]
+
+
+class Cancels(Protocol):
+    """The cancel keys of all sessions, and what is done with a request."""
+
+    def register(self, session: Client) -> CancelKey:
+        """A key for ``session``, until :meth:`forget`."""
+
+    def forget(self, key: CancelKey) -> None: ...
+
+    async def serve(self, request: CancelRequest) -> None:
+        """Acts on a client's request; returns when the client may be told (by closing) that it is done."""
+
+    def cancel(self, backend: Backend) -> None:
+        """Cancels what ``backend`` runs, in the background."""
+
+
+@dataclass(slots=True)
+class SessionCounters:
+    """Totals since the gateway started."""
+
+    opened: int = 0
+    admitted: int = 0
+    refused: int = 0
+    """Logins that were refused, for whatever reason."""
+    closed: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Context:
+    """The gateway as its sessions see it."""
+
+    config: Config
+    catalogue: Catalogue
+    policy: LoginPolicy
+    limiter: LoginLimiter
+    cancels: Cancels
+    derive: Deriver
+    pool: Callable[[DatabaseConfig, str], Pool]
+    """The pool of a database for a client's user."""
+    random: Callable[[int], bytes]
+    sessions: set[Lifecycle] = field(default_factory=set)
+    """All of them, those in their login too."""
+    admitted: int = 0
+    """Sessions that count against max_client_conn."""
+    draining: bool = False
+    """No new sessions."""
+    closing_idle: bool = False
+    """Sessions end as soon as they are outside a transaction."""
+    counters: SessionCounters = field(default_factory=SessionCounters)

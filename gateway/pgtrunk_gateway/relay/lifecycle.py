@@ -1,0 +1,323 @@
+"""The life of a session: its events, what they entail, its timeouts and its end.
+
+The base of :class:`~pgtrunk_gateway.relay.session.Session`, which adds the bytes. The table of states is in
+:mod:`~pgtrunk_gateway.session.state`; here is how each of its effects is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from pgtrunk.wire import backend as server
+from pgtrunk_gateway.errors import GatewayError, IdleTransactionTimeout, QueryCanceled, ShuttingDown
+from pgtrunk_gateway.session.inbound import Inbound
+from pgtrunk_gateway.session.replies import IDLE
+from pgtrunk_gateway.session.requests import Requests
+from pgtrunk_gateway.session.state import Effect, Event, State, step
+
+if TYPE_CHECKING:
+    from pgtrunk_gateway.pool.backend import Backend
+    from pgtrunk_gateway.relay.context import Context
+    from pgtrunk_gateway.relay.login import Admission, SessionLogin
+    from pgtrunk_gateway.session.parameters import Profile
+
+__all__ = ["FULL", "HELD", "Lifecycle"]
+
+log = logging.getLogger(__name__)
+
+_ids = itertools.count(1)
+HELD: Final = 1
+"""Reading is paused since enough is held."""
+FULL: Final = 2
+"""Reading is paused since the backend's socket is full."""
+
+
+class Lifecycle(asyncio.Protocol):
+    """A session without its bytes. ``front`` names where it came in."""
+
+    def __init__(self, context: Context, front: str) -> None:
+        self.id = next(_ids)
+        self.context = context
+        self.front = front
+        self.state = State.LOGIN
+        self.backend: Backend | None = None
+        """Held in LEASED and HOLDING, and in no other state."""
+        self.requests = Requests(context.catalogue)
+        self.login: SessionLogin | None = None
+        """In LOGIN."""
+        self.admission: Admission | None = None
+        """After LOGIN."""
+        self.profile: Profile = ()
+        """The settings that the client wants."""
+        self.transport: asyncio.Transport
+        self._inbound = Inbound(context.config.max_packet_size)
+        self._request = b""
+        """What a backend is waited for with: whole messages, or the beginning of a large one."""
+        self._late = b""
+        """What came after it, as it came."""
+        self._paused = 0
+        self._client_full = False
+        self._error: GatewayError | None = None
+        self._reason = "client unexpected eof"
+        self._since = 0.0
+        self._idle_at = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def __str__(self) -> str:
+        name = "(nodb)/(nouser)" if self.admission is None else f"{self.admission.database}/{self.admission.user}"
+        return f"C-{self.id}: {name}@{self.peer}"
+
+    def __repr__(self) -> str:
+        return f"<Session {self} {self.front} {self.state.name}>"
+
+    @property
+    def peer(self) -> str:
+        """The client's address as the log shows it."""
+        peername = self.transport.get_extra_info("peername")
+        if isinstance(peername, tuple):
+            host = f"[{peername[0]}]" if ":" in peername[0] else peername[0]
+            return f"{host}:{peername[1]}"
+        return self.front
+
+    @property
+    def address(self) -> str | None:
+        """The client's IP address; None on a unix socket."""
+        peername = self.transport.get_extra_info("peername")
+        return peername[0] if isinstance(peername, tuple) else None
+
+    def _pause(self, why: int) -> None:
+        if not self._paused:
+            self.transport.pause_reading()
+        self._paused |= why
+
+    def _resume(self, why: int) -> None:
+        if self._paused & why:
+            self._paused &= ~why
+            if not self._paused and not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    def backend_full(self) -> None:
+        self._pause(FULL)
+
+    def backend_drained(self) -> None:
+        self._resume(FULL)
+
+    def relay(self, data: bytes) -> None:
+        self.transport.write(data)
+
+    def settled(self) -> None:
+        """Nothing is owed any more."""
+        raise NotImplementedError
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def _handle(self, event: Event) -> None:
+        self.state, effects = step(self.state, event)
+        for effect in effects:
+            self._EFFECTS[effect](self)
+
+    def fail(self, error: GatewayError) -> None:
+        """Ends the session with ``error``."""
+        self._error = error
+        self._reason = error.message
+        self._handle(Event.FAILED)
+
+    def refuse(self, error: GatewayError) -> None:
+        """The session waits, and gets no backend: it goes on without an answer to this request, or ends."""
+        if self.state is not State.WAITING:
+            return
+        if error.severity == "FATAL":
+            self.fail(error)
+            return
+        self._error = error
+        self._handle(Event.REFUSED)
+
+    def cancel(self) -> None:
+        """A cancel request came for it: a request that waits is refused, one that runs is cancelled in Postgres."""
+        if self.state is State.WAITING:
+            self.refuse(QueryCanceled())
+
+    def offer(self, backend: Backend) -> bool:
+        if self.state is not State.WAITING:
+            return False
+        self.backend = backend
+        self._handle(Event.GRANTED)
+        return True
+
+    def backend_lost(self, error: GatewayError) -> None:
+        self.backend = None
+        # Postgres has said why itself, as a rule; then that was the end of it.
+        self._error = None if self._last_words else error
+        self._reason = self._last_words or error.message
+        self._handle(Event.LOST)
+
+    _last_words = ""
+    """Of the backend, which the client has been given already."""
+
+    def end_if_idle(self) -> None:
+        """The gateway is stopping: outside a transaction, this is the moment to end."""
+        if self.state in (State.LOGIN, State.IDLE, State.WAITING, State.SKIPPING):
+            self.fail(ShuttingDown())
+
+    def kill(self) -> None:
+        """The gateway is stopping, at once."""
+        if self.state is not State.CLOSED:
+            self.fail(ShuttingDown())
+
+    # -- transport -----------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self._since = self._loop.time()
+        self.context.sessions.add(self)
+        self.context.counters.opened += 1
+        self._start_login()
+
+    def _start_login(self) -> None:
+        raise NotImplementedError
+
+    def eof_received(self) -> bool:
+        self._handle(Event.VANISHED)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.state is not State.CLOSED and exc is not None:
+            self._reason = f"client connection lost: {exc}"
+        self._handle(Event.VANISHED)
+        self.context.sessions.discard(self)
+        self.context.counters.closed += 1
+
+    # -- effects -------------------------------------------------------------------------------------------------------
+
+    def _queue(self) -> None:
+        assert self.admission is not None
+        self.admission.pool.wait(self, self.admission.query_wait_timeout)
+
+    def _leave(self) -> None:
+        assert self.admission is not None
+        self.admission.pool.leave(self)
+
+    def _send_request(self) -> None:
+        raise NotImplementedError
+
+    def _resume_held(self) -> None:
+        """After a refusal, or a batch that the gateway synced."""
+        raise NotImplementedError
+
+    def _release(self) -> None:
+        backend, self.backend = self.backend, None
+        assert backend is not None
+        if self._client_full:
+            backend.resume_reading()
+        if self._paused & FULL:
+            self._resume(FULL)
+        backend.release()
+
+    def _give_up(self, *, cancel: bool) -> None:
+        backend, self.backend = self.backend, None
+        assert backend is not None
+        if self._inbound.rest:
+            # The backend waits for the end of a message that will never come.
+            backend.holder = None
+            backend.close("client left in the middle of a message")
+            return
+        running = backend.recover(
+            open_batch=self.requests.open, timeout=self.context.config.cancel_wait_timeout or _FOREVER
+        )
+        if running and cancel:
+            self.context.cancels.cancel(backend)
+
+    def _finish(self) -> None:
+        self._give_up(cancel=False)
+
+    def _recover(self) -> None:
+        self._give_up(cancel=True)
+
+    def _tell(self) -> None:
+        error, self._error = self._error, None
+        if error is None:
+            return
+        if error.log is not None:
+            log.info("%s %s", self, error.log)
+        if self.context.config.log_pooler_errors and error.severity == "ERROR":
+            log.info("%s pooler error: %s", self, error.message)
+        self.transport.write(
+            server.error(
+                error.sqlstate,
+                error.message,
+                severity=error.severity,
+                detail=error.detail or "",
+                hint=error.hint or "",
+            )
+        )
+
+    def _ready(self) -> None:
+        self.transport.write(server.ready())
+
+    def _close(self) -> None:
+        if self.login is not None:
+            self.login.stop()
+            self.login = None
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        self._request = self._late = b""
+        if self.admission is not None:
+            self.admission.leave()
+        if self.context.config.log_disconnections:
+            log.info("%s closing because: %s (age=%ds)", self, self._reason, int(self._loop.time() - self._since))
+        self.transport.close()
+
+    _EFFECTS: ClassVar[dict[Effect, Callable[..., None]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls._EFFECTS = {
+            Effect.QUEUE: cls._queue,
+            Effect.LEAVE: cls._leave,
+            Effect.SEND: cls._send_request,
+            Effect.RESUME: cls._resume_held,
+            Effect.RELEASE: cls._release,
+            Effect.FINISH: cls._finish,
+            Effect.RECOVER: cls._recover,
+            Effect.TELL: cls._tell,
+            Effect.READY: cls._ready,
+            Effect.CLOSE: cls._close,
+        }
+
+    # -- idle in a transaction -----------------------------------------------------------------------------------------
+
+    def _idle_in_transaction(self, status: int) -> None:
+        """A transaction is open and the client's turn. One timer, which finds out by itself how long that lasts."""
+        assert self.admission is not None
+        timeout = self.admission.idle_transaction_timeout
+        if not timeout or status == IDLE:
+            return
+        self._idle_at = self._loop.time()
+        if self._idle_timer is None:
+            self._idle_timer = self._loop.call_later(timeout, self._idle_too_long, timeout)
+
+    def _idle_too_long(self, timeout: float) -> None:
+        self._idle_timer = None
+        backend = self.backend
+        if backend is None or backend.replies.status == IDLE or not backend.replies.settled:
+            return
+        remaining = self._idle_at + timeout - self._loop.time()
+        if remaining > 0:
+            self._idle_timer = self._loop.call_later(remaining, self._idle_too_long, timeout)
+            return
+        self.fail(
+            IdleTransactionTimeout(
+                detail=f"idle_transaction_timeout = {timeout:g} s.",
+                hint="Commit or roll back sooner, or raise idle_transaction_timeout.",
+            )
+        )
+
+
+_FOREVER = 3600.0
+"""cancel_wait_timeout = 0 switches it off; but no wait is without end."""

@@ -1,0 +1,277 @@
+"""One session: a client's transport on one side, a pool on the other.
+
+The same for every front: a QUIC stream, a TCP or a unix socket. What it may do when is in
+:mod:`~pgtrunk_gateway.session.state`, what goes to the backend and comes back in ``requests`` and ``replies``; this
+shell reads, writes, pauses and resumes. All of it runs in callbacks; only the login is a task.
+
+Backpressure: a session that waits for a backend, or whose backend's socket is full, stops reading its client; one whose
+client does not read stops reading its backend. So nothing is held here but what came in one read.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from pgtrunk.errors import ProtocolViolation
+from pgtrunk.wire import backend as server
+from pgtrunk.wire.frontend import SYNC, TERMINATE, TERMINATE_MESSAGE, query
+from pgtrunk_gateway.errors import GatewayError, ProtocolError
+from pgtrunk_gateway.relay.lifecycle import HELD, Lifecycle
+from pgtrunk_gateway.relay.login import Admission, SessionLogin
+from pgtrunk_gateway.session import replies as owed
+from pgtrunk_gateway.session.parameters import apply, changed
+from pgtrunk_gateway.session.requests import OTHER, BrokenRequest, shape_of
+from pgtrunk_gateway.session.skipping import skip_batch, skip_refused
+from pgtrunk_gateway.session.state import Event, State
+
+if TYPE_CHECKING:
+    from pgtrunk_gateway.pool.backend import Backend
+
+__all__ = ["Session"]
+
+log = logging.getLogger(__name__)
+
+_IDLE: Final = owed.IDLE
+_HOLD: Final = 16 << 10
+"""Octets that a session holds at most before it stops reading. Until then it reads on, to see a client that leaves."""
+
+
+class Session(Lifecycle):
+    """A client's session over any front."""
+
+    def _start_login(self) -> None:
+        self.login = SessionLogin(self.context, self)
+
+    def admitted(self, admission: Admission, rest: bytes) -> None:
+        """The login is complete; ``rest`` came behind its last message."""
+        self.login = None
+        self.admission = admission
+        self.profile = admission.profile
+        self._handle(Event.ADMITTED)
+        if self.context.config.log_connections:
+            log.info("%s login attempt: db=%s user=%s front=%s", self, admission.database, admission.user, self.front)
+        if rest:
+            self._data_received(rest)
+
+    def served(self) -> None:
+        """It was no session but a cancel request, which has been acted on."""
+        self._reason = "cancel request"
+        self._handle(Event.LEFT)
+
+    # -- the client's bytes: hot ---------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        inbound = self._inbound
+        state = self.state
+        if (state is State.IDLE or state is State.LEASED) and inbound.empty:
+            shape = shape_of(data)
+            if shape:
+                if state is State.LEASED:
+                    self._send(data, shape)
+                else:
+                    self._begin(data, shape)
+                return
+        self._data_received(data)
+
+    def _begin(self, data: bytes, shape: int) -> None:
+        """A request comes and no backend is held. IDLE -> LEASED where one is free, as the table has it."""
+        assert self.admission is not None
+        backend = self.admission.pool.take(self)
+        if backend is None:
+            self._request = data
+            self._handle(Event.REQUEST)
+            return
+        self.backend = backend
+        self.state = State.LEASED
+        self._send(data, shape, fresh=True)
+
+    def _send(self, data: bytes, shape: int = OTHER, *, fresh: bool = False) -> None:
+        """Sends whole messages to the backend that is held; ``fresh``: the first of the lease."""
+        backend = self.backend
+        assert backend is not None
+        replies = backend.replies
+        settings = self._begin_lease(backend) if fresh else b""
+        try:
+            out = self.requests.plan(data, replies, shape)
+        except BrokenRequest as error:
+            backend.transport.write(settings + error.before)
+            self.fail(ProtocolError(str(error)))
+            return
+        if settings:
+            out = settings + out
+        if out:
+            backend.transport.write(out)
+        queue = replies.queue
+        if queue and queue[0].message:
+            self.transport.write(replies.flush_made())
+        if not shape:
+            self._sent(backend)
+
+    def _sent(self, backend: Backend) -> None:
+        # What only a request of several messages can have brought.
+        if self.requests.terminated:
+            self._leave_politely()
+        elif self.requests.unpinned:
+            self.requests.unpinned = False
+            self._handle(Event.UNPINNED)
+        elif not backend.replies.queue:
+            # Nothing was owed for it: what the client sent late for a COPY that had failed, say.
+            self.settled()
+
+    def _begin_lease(self, backend: Backend) -> bytes:
+        """What a new lease begins with -> the settings that have to be made, to be sent ahead of the request."""
+        if self._client_full:
+            backend.pause_reading()
+        if self.profile == backend.profile:
+            return b""
+        sql = apply(backend.profile, self.profile)
+        if not sql:
+            return b""
+        backend.replies.unnamed = None
+        backend.replies.push(owed.HIDDEN_QUERY)
+        return query(sql)
+
+    # -- the backend's bytes: hot --------------------------------------------------------------------------------------
+
+    def settled(self) -> None:
+        backend = self.backend
+        assert backend is not None
+        replies = backend.replies
+        failed = False
+        if replies.noted:
+            failed = self._heed(backend)
+            if self.backend is None:
+                return
+        if replies.status != _IDLE or self.requests.open or self._inbound.rest:
+            self._idle_in_transaction(replies.status)
+            return
+        if backend.cancels:
+            return
+        if self.state is not State.LEASED:
+            self._handle(Event.UNPINNED_FAILED if failed else Event.SETTLED)
+            return
+        # LEASED -> IDLE, as the table has it.
+        self.state = State.IDLE
+        self._release()
+        if self.context.closing_idle:
+            self.end_if_idle()
+
+    def _heed(self, backend: Backend) -> bool:
+        """Acts on what the replies have noted -> whether a batch with the gateway's Sync has failed."""
+        replies = backend.replies
+        failed = replies.failed_unpinned
+        self.requests.forget(replies.failed_names)
+        if replies.statements_dropped:
+            self.requests.forget_all()
+        if replies.parameters_changed:
+            told, self.profile = self.profile, backend.profile
+            for name, value in changed(told, self.profile):
+                self.transport.write(server.parameter_status(name, value))
+        hidden, fatal = replies.hidden_error, replies.fatal
+        replies.take_notes()
+        if hidden is not None:
+            fields = server.parse_error(hidden)
+            self.fail(
+                GatewayError(fields.message, sqlstate=fields.sqlstate, detail="A setting of this session failed.")
+            )
+        elif fatal is not None:
+            self._last_words = server.parse_error(fatal).message
+        return failed
+
+    # -- the client's bytes, all other cases ---------------------------------------------------------------------------
+
+    def _data_received(self, data: bytes) -> None:
+        if self.state is State.LOGIN:
+            assert self.login is not None
+            self.login.data_received(data)
+        elif self.state in (State.WAITING, State.HOLDING):
+            self._late += data
+            if len(self._late) > _HOLD:
+                self._pause(HELD)
+        elif self.state is not State.CLOSED:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        try:
+            if self._inbound.rest:
+                data = self._pass_rest(data)
+            if data:
+                self._dispatch(self._inbound.feed(data))
+        except GatewayError as error:
+            self.fail(error)
+        except ProtocolViolation as error:
+            self.fail(ProtocolError(str(error)))
+
+    def _pass_rest(self, data: bytes) -> bytes:
+        # Of a request that was refused, nobody wants the rest.
+        part, data = self._inbound.pass_rest(data)
+        if self.backend is not None:
+            self.backend.transport.write(part)
+            if not self._inbound.rest and self.backend.replies.settled:
+                # The answer came before the end of the message: an error, in COPY above all.
+                self.settled()
+        return data
+
+    def _dispatch(self, data: bytes) -> None:
+        """Whole messages, or the beginning of a large one."""
+        while data:
+            if self.state is State.LEASED:
+                self._send(data)
+                return
+            if self.state is State.IDLE:
+                if data == TERMINATE_MESSAGE:
+                    self._leave_politely()
+                else:
+                    self._begin(data, OTHER)
+                return
+            if self.state is not State.SKIPPING:
+                return
+            data = self._skipped(*skip_batch(data))
+
+    def _skipped(self, kind: int, data: bytes) -> bytes:
+        if kind == SYNC:
+            self._handle(Event.SYNCED)
+        elif kind == TERMINATE:
+            self._leave_politely()
+        return data
+
+    def _leave_politely(self) -> None:
+        self._reason = "client close request"
+        self._handle(Event.LEFT)
+
+    # -- what was held -------------------------------------------------------------------------------------------------
+
+    def _send_request(self) -> None:
+        data, self._request = self._request, b""
+        self._send(data, fresh=True)
+        self._take_late()
+
+    def _resume_held(self) -> None:
+        data, self._request = self._request, b""
+        if data:
+            self._dispatch(self._skipped(*skip_refused(data)))
+        self._take_late()
+
+    def _take_late(self) -> None:
+        # Taking it may bring the session to where it has to hold things again.
+        if self.state in (State.WAITING, State.HOLDING):
+            return
+        data, self._late = self._late, b""
+        if data and self.state is not State.CLOSED:
+            self._take(data)
+        if len(self._late) <= _HOLD:
+            self._resume(HELD)
+
+    # -- pausing -------------------------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        """The client does not read: nor does the backend send."""
+        self._client_full = True
+        if self.backend is not None:
+            self.backend.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._client_full = False
+        if self.backend is not None:
+            self.backend.resume_reading()
