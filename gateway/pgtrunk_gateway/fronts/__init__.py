@@ -1,0 +1,1 @@
+"""Where sessions come in: QUIC streams, TCP connections, unix sockets."""

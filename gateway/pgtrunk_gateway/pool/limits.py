@@ -23,7 +23,5 @@ class PoolLimits:
     """For connection and login (server_connect_timeout)."""
     retry: float = 15.0
     """The longest pause after a failed connection (server_login_retry)."""
-    recovery_timeout: float = 10.0
-    """For a backend whose session vanished, until it is closed instead (cancel_wait_timeout)."""
     prepared: int = 200
     """Named statements kept per backend (max_prepared_statements)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -69,3 +70,25 @@ class Context:
     closing_idle: bool = False
     """Sessions end as soon as they are outside a transaction."""
     counters: SessionCounters = field(default_factory=SessionCounters)
+    _emptied: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def session_begins(self, session: Lifecycle) -> None:
+        self.sessions.add(session)
+        self.counters.opened += 1
+        self._emptied.clear()
+
+    def session_ends(self, session: Lifecycle) -> None:
+        self.sessions.discard(session)
+        self.counters.closed += 1
+        if not self.sessions:
+            self._emptied.set()
+
+    async def sessions_end(self, timeout: float) -> bool:
+        """Waits until there is no session, at most ``timeout`` seconds (0: no limit) -> whether there is none."""
+        if self.sessions:
+            try:
+                async with asyncio.timeout(timeout or None):
+                    await self._emptied.wait()
+            except TimeoutError:
+                return False
+        return True

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from pgtrunk.wire import backend as server
 from pgtrunk_gateway.errors import GatewayError, IdleTransactionTimeout, QueryCanceled, ShuttingDown
@@ -172,11 +172,10 @@ class Lifecycle(asyncio.Protocol):
     # -- transport -----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # uvloop's transports are asyncio.Transport in all but name.
+        self.transport = cast("asyncio.Transport", transport)
         self._since = self._loop.time()
-        self.context.sessions.add(self)
-        self.context.counters.opened += 1
+        self.context.session_begins(self)
         self._start_login()
 
     def _start_login(self) -> None:
@@ -190,8 +189,7 @@ class Lifecycle(asyncio.Protocol):
         if self.state is not State.CLOSED and exc is not None:
             self._reason = f"client connection lost: {exc}"
         self._handle(Event.VANISHED)
-        self.context.sessions.discard(self)
-        self.context.counters.closed += 1
+        self.context.session_ends(self)
 
     # -- effects -------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,64 @@
+"""Opens the fronts that the configuration asks for, and says at which line it is wrong where one cannot open."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pgtrunk_gateway.fronts.quic import QuicFront
+from pgtrunk_gateway.fronts.tcp import TcpFront, tcp_tuner
+from pgtrunk_gateway.fronts.unix import UnixFront
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from pgtrunk_gateway.config.load import Loaded
+    from pgtrunk_gateway.fronts.front import Front, SessionFactory
+
+__all__ = ["open_fronts"]
+
+
+async def open_fronts(loaded: Loaded, session: SessionFactory) -> list[Front]:
+    """All fronts, listening. Raises :class:`ConfigError` where one cannot open; then none is left open."""
+    config = loaded.config
+    fronts: list[Front] = []
+    try:
+        if config.listen_addr:
+            tcp = TcpFront.listen(
+                config.listen_addr,
+                config.listen_port,
+                backlog=config.listen_backlog,
+                tune=tcp_tuner(config),
+                session=session,
+            )
+            fronts.append(await _opened(loaded, "listen_port", "TCP", config.listen_addr, config.listen_port, tcp))
+        port = fronts[0].port if fronts and isinstance(fronts[0], TcpFront) else config.listen_port
+        if config.unix_socket_dir is not None:
+            unix = UnixFront.listen(
+                config.unix_socket_dir,
+                port,
+                mode=config.unix_socket_mode,
+                group=config.unix_socket_group,
+                backlog=config.listen_backlog,
+                session=session,
+            )
+            fronts.append(await _opened(loaded, "unix_socket_dir", "unix", (config.unix_socket_dir,), port, unix))
+        if config.quic_enabled:
+            quic = QuicFront.listen(loaded, session)
+            fronts.append(
+                await _opened(loaded, "quic_listen_port", "UDP", config.quic_listen_addr, config.quic_listen_port, quic)
+            )
+    except BaseException:
+        await asyncio.gather(*(front.close() for front in fronts))
+        raise
+    return fronts
+
+
+async def _opened(
+    loaded: Loaded, key: str, kind: str, hosts: tuple[str, ...], port: int, opening: Awaitable[Front]
+) -> Front:
+    try:
+        return await opening
+    except (OSError, LookupError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise loaded.error(key, f"cannot listen on {kind} {', '.join(hosts)} port {port}: {reason}") from error

@@ -1,0 +1,19 @@
+"""Sessions over QUIC: each bidirectional stream that a client opens is one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pgtrunk_gateway.config.load import Loaded
+    from pgtrunk_gateway.fronts.front import SessionFactory
+
+__all__ = ["QuicFront"]
+
+
+class QuicFront:
+    name = "quic"
+
+    @classmethod
+    async def listen(cls, loaded: Loaded, session: SessionFactory) -> QuicFront:
+        raise NotImplementedError

@@ -1,0 +1,159 @@
+"""The gateway: everything put together, started and stopped.
+
+:class:`Gateway` runs in one event loop. It opens the fronts, gives each session the :class:`Context` that they share,
+and ends in one of three ways, which PgBouncer's signals choose: when its clients have left, when their transactions
+have ended, or at once. Signals, command line and log are elsewhere (:mod:`~pgtrunk_gateway.cli`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pgtrunk_gateway.auth import LoginLimiter, LoginPolicy, Userlist
+from pgtrunk_gateway.cancel.dispatch import Dispatcher
+from pgtrunk_gateway.derive import KeyDeriver
+from pgtrunk_gateway.errors import ConfigError, ShuttingDown
+from pgtrunk_gateway.fronts.opening import open_fronts
+from pgtrunk_gateway.fronts.tcp import tcp_tuner
+from pgtrunk_gateway.pool.pools import Pools
+from pgtrunk_gateway.relay.context import Context
+from pgtrunk_gateway.relay.session import Session
+from pgtrunk_gateway.session.statements import Catalogue
+
+if TYPE_CHECKING:
+    from pgtrunk_gateway.config.load import Loaded
+    from pgtrunk_gateway.fronts.front import Front
+
+__all__ = ["Gateway"]
+
+log = logging.getLogger(__name__)
+
+_LAST_WORDS = 2.0
+"""Seconds that sessions have to take their last message before they are dropped."""
+
+
+class Gateway:
+    """One gateway process. ``async with Gateway(loaded)`` starts it, and closes it at once at the end."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self.config = config = loaded.config
+        self.fronts: list[Front] = []
+        self.derive = KeyDeriver()
+        self._tune = tcp_tuner(config)
+        userlist = _read_userlist(config.auth_file) if config.auth_file is not None else None
+        self.pools = Pools(config, userlist, derive=self.derive, tune=self._tune)
+        self.cancels = Dispatcher(
+            peer_id=config.peer_id, random=os.urandom, timeout=config.cancel_wait_timeout, tune=self._tune
+        )
+        self.context = Context(
+            config=config,
+            catalogue=Catalogue(),
+            policy=LoginPolicy(auth_type=config.auth_type, userlist=userlist, mock_key=os.urandom(32)),
+            limiter=LoginLimiter(config.login_failure_limit, config.login_failure_window),
+            cancels=self.cancels,
+            derive=self.derive,
+            pool=self.pools.get,
+            random=os.urandom,
+        )
+        self._closed = False
+
+    async def __aenter__(self) -> Gateway:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # -- start ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Opens the fronts and what min_pool_size asks for. Raises :class:`ConfigError` where a front cannot open."""
+        try:
+            self.fronts = await open_fronts(self.loaded, self._session)
+        except BaseException:
+            await self.close()
+            raise
+        for front in self.fronts:
+            log.info("listening on %s: %s", front.name, ", ".join(front.addresses))
+        self.pools.start()
+
+    def _session(self, front: str) -> Session:
+        return Session(self.context, front)
+
+    # -- stop ----------------------------------------------------------------------------------------------------------
+
+    async def wait_for_clients(self) -> None:
+        """No new sessions; returns when the last one has ended, or after shutdown_timeout."""
+        self._stop_accepting()
+        await self._sessions_end()
+
+    async def wait_for_transactions(self) -> None:
+        """No new sessions; those outside a transaction end now, the others at its end, or after shutdown_timeout."""
+        self._stop_accepting()
+        self.context.closing_idle = True
+        for session in list(self.context.sessions):
+            session.end_if_idle()
+        await self._sessions_end()
+
+    def _stop_accepting(self) -> None:
+        self.context.draining = True
+        for front in self.fronts:
+            front.stop_accepting()
+
+    async def _sessions_end(self) -> None:
+        timeout = self.config.shutdown_timeout
+        if not await self.context.sessions_end(timeout):
+            log.warning(
+                "shutdown_timeout = %g s: %d sessions have not ended and are closed",
+                timeout,
+                len(self.context.sessions),
+            )
+
+    async def close(self) -> None:
+        """Ends everything at once: sessions are told (57P01), transactions are rolled back."""
+        if self._closed:
+            return
+        self._closed = True
+        self._stop_accepting()
+        for session in list(self.context.sessions):
+            session.kill()
+        await self.cancels.close()
+        await self.pools.close(ShuttingDown())
+        await self.context.sessions_end(_LAST_WORDS)
+        for session in list(self.context.sessions):
+            session.transport.abort()
+        await asyncio.gather(*(front.close() for front in self.fronts))
+        self.derive.close()
+
+    # -- counters ------------------------------------------------------------------------------------------------------
+
+    def counters(self) -> dict[str, int]:
+        """What is open now, and totals: for tests, and for whoever looks after the gateway."""
+        backends = [backend for pool in self.pools for backend in pool.backends.values()]
+        now = {
+            "sessions": len(self.context.sessions),
+            "admitted": self.context.admitted,
+            "cancel_keys": len(self.cancels.registry),
+            "cancels": len(self.cancels),
+            "backends": len(backends),
+            "leased": sum(backend.holder is not None for backend in backends),
+            "connecting": sum(pool.connecting for pool in self.pools),
+            "waiting": sum(len(pool.waiting) for pool in self.pools),
+            "statements": len(self.context.catalogue),
+        }
+        totals = {f"total_{name}": value for name, value in asdict(self.context.counters).items()}
+        return now | totals
+
+
+def _read_userlist(path: str) -> Userlist:
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"auth_file cannot be read: {error.strerror}", path=path) from error
+    return Userlist.parse(data, path)
