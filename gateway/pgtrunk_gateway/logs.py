@@ -1,6 +1,6 @@
 """The gateway's log, line for line as PgBouncer writes it, on top of the `logging` module.
 
-    2026-11-30 16:23:36.462 UTC [4711] LOG C-0x55d0: shop/app@192.0.2.7:40312 closing because: query_wait_timeout (age=9s)
+    2026-11-30 16:23:36.462 UTC [4711] LOG C-1c: shop/app@192.0.2.7:40312 closing because: query_wait_timeout (age=9s)
 
 Levels are PgBouncer's: CRITICAL is FATAL, INFO is LOG, and NOISE is below DEBUG. The prefix of a session or a backend
 (`C-...`, `S-...`) is part of the message, made by whoever knows it. All loggers end up here, those of libraries

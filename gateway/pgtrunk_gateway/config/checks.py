@@ -21,6 +21,7 @@ __all__ = ["Checks"]
 
 READABLE = ("auth_file", "quic_cert_file", "quic_key_file", "quic_client_ca_file")
 SECRET = ("auth_file", "quic_key_file")
+NEEDS_USERS = ("md5", "scram-sha-256")
 NEEDS_CERTIFICATE = ("quic_key_file", "quic_client_ca_file", "quic_listen_addr", "quic_listen_port")
 
 
@@ -81,10 +82,12 @@ class Checks:
             )
 
     def _login(self) -> Iterator[ConfigError]:
-        config, where = self.config, self.at("auth_type")
+        config = self.config
+        if config.auth_type in NEEDS_USERS and config.auth_file is None:
+            yield self.at("auth_type").error(
+                f"auth_type is {config.auth_type}, but auth_file is not set: no user could log in"
+            )
         if config.auth_type != "any":
-            if config.auth_file is None:
-                yield where.error(f"auth_type is {config.auth_type}, but auth_file is not set: no user could log in")
             return
         for entry in self.reading.entries["databases"].values():
             if "user" not in entry.values:
@@ -112,6 +115,12 @@ class Checks:
         if header is not None and header.name == "pgbouncer" and "pool_mode" not in self.reading.main:
             yield Remark(
                 header.source, "pool_mode: not set, which is session in PgBouncer, and transaction here", serious=True
+            )
+        if self.config.auth_type == "md5":
+            yield Remark(self.at("auth_type"), "auth_type: md5 is answered by scram-sha-256, never by md5 itself")
+        if self.config.auth_type == "trust" and self.config.auth_file is None:
+            yield Remark(
+                self.at("auth_type"), "auth_type: trust without auth_file lets every user name in", serious=True
             )
         for entry in self.reading.entries["databases"].values():
             label = f"database {quoted(entry.name)}"

@@ -11,13 +11,7 @@ from .kinds import boolean, choice, integer, mode, path, seconds, size, text, wo
 
 __all__ = ["KEYS"]
 
-AUTH_TYPE = choice(
-    "any",
-    "trust",
-    "scram-sha-256",
-    later=("plain", "cert", "hba", "ldap", "pam"),
-    alias=(("md5", "scram-sha-256"),),
-)
+AUTH_TYPE = choice("any", "trust", "md5", "scram-sha-256", later=("plain", "cert", "hba", "ldap", "pam"))
 POOL_MODE = choice("transaction", later=("session", "statement"))
 SSL_MODE = choice("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 AUTH_QUERY = (

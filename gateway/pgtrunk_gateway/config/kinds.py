@@ -112,21 +112,15 @@ def size(minimum: int = 0, maximum: int = 1 << 40) -> Kind:
     return Kind(allowed, read, unit="bytes")
 
 
-def choice(*values: str, later: tuple[str, ...] = (), alias: tuple[tuple[str, str], ...] = ()) -> Kind:
-    """One of some words, in upper or lower case.
-
-    `later` are words of PgBouncer that the gateway does not act on yet; `alias` are pairs (word, word that it means).
-    """
-    aliases = dict(alias)
-    allowed = ", ".join((*values, *aliases))
-    if len(values) + len(aliases) > 1:
-        allowed = f"one of {allowed}"
+def choice(first: str, *others: str, later: tuple[str, ...] = ()) -> Kind:
+    """One of some words, in upper or lower case. `later`: words of PgBouncer that the gateway does not act on yet."""
+    values = (first, *others)
+    allowed = f"one of {', '.join(values)}" if others else first
 
     def read(text: str) -> str:
         word = text.lower()
         if word in later:
             raise ConfigError(f"{quoted(text)} is not available yet: expected {allowed}")
-        word = aliases.get(word, word)
         if word not in values:
             raise _refuse(text, allowed)
         return word
@@ -177,7 +171,8 @@ def optional(kind: Kind, *, zero: bool = False) -> Kind:
     """`kind`, where a number below 0 means "not set", as in [databases] and [users]; with `zero`, 0 does too."""
 
     def read(text: str) -> Value:
-        if _parse_integer(text) in range(-INT_MAX - 1, 0):
+        number = _parse_integer(text)
+        if number is not None and number < 0:
             return None
         value = kind.read(text)
         return None if zero and value == 0 else value

@@ -60,7 +60,7 @@ class Reading:
         """A line of the main section."""
         key = MAIN.get(item.key)
         if key is None:
-            hint = suggest(item.key, MAIN) or _belongs(item.key)
+            hint = _belongs(item.key) or suggest(item.key, MAIN)
             self.faults.append(item.source.error(f"unknown key {quoted(item.key)} in [{item.section}]{hint}"))
             return
         try:
@@ -68,8 +68,6 @@ class Reading:
         except ConfigError as error:
             self.faults.append(item.source.error(f"{key.name}: {error.message}"))
         self.sources[key.name] = item.source
-        if key.name == "auth_type" and item.value.lower() == "md5":
-            self.remarks.append(Remark(item.source, "auth_type: md5 is answered by scram-sha-256, never by md5 itself"))
 
     def read_entry(self, item: Item) -> None:
         """A line of [databases], [users] or [peers]."""
@@ -88,6 +86,8 @@ class Reading:
             except ConfigError as error:
                 self.faults.append(item.source.error(f"{label}: {error.message}"))
             previous = name
+        if item.section == "peers" and "host" not in dict(pairs):
+            self.faults.append(item.source.error(f"{label}: host is not set"))
         self.entries[item.section][item.key] = entry
 
     def remark_on_the_rest(self) -> None:
@@ -142,7 +142,7 @@ def _read_pair(entry: Entry, section: str, name: str, text: str, previous: str) 
 
 
 def _unknown(name: str, section: str, previous: str) -> str:
-    hint = suggest(name, ENTRY_SECTIONS[section]) or _belongs(name)
+    hint = _belongs(name) or suggest(name, ENTRY_SECTIONS[section])
     if previous == "password" and not hint:
         # Likely the second word of a password: not for a log.
         return "unknown key behind the password; a password with spaces needs single quotes"

@@ -25,7 +25,7 @@ __all__ = [
     "UserConfig",
 ]
 
-AuthType: TypeAlias = Literal["any", "trust", "scram-sha-256"]
+AuthType: TypeAlias = Literal["any", "trust", "md5", "scram-sha-256"]
 PoolMode: TypeAlias = Literal["transaction"]
 QuicRetry: TypeAlias = Literal["auto", "always", "never"]
 
@@ -180,10 +180,10 @@ class Config:
 
     # Login
     auth_type: AuthType = "scram-sha-256"
-    """How clients log in. "trust": the name must be in auth_file, nothing else is asked. "any": nor is the name looked
-    up; every entry of [databases] has a forced user then."""
+    """How clients log in. "md5" is answered by SCRAM-SHA-256 like "scram-sha-256". "trust": nothing is asked, but the
+    name must be in auth_file if there is one. "any": nor is the name looked up; every database has a forced user."""
     auth_file: str | None = None
-    """Users and their passwords or secrets (PgBouncer's userlist.txt). Set unless auth_type is "any"."""
+    """Users and their passwords or secrets (PgBouncer's userlist.txt). Set where auth_type asks for passwords."""
     client_login_timeout: float = 60.0
     """Seconds from connection to the end of login."""
     login_failure_limit: int = 10
