@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hypothesis
+
 from helpers.postgres import database, postgres
 
 __all__ = ["database", "postgres"]
