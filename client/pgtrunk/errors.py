@@ -10,6 +10,7 @@ __all__ = [
     "CertificateError",
     "CertificateFileError",
     "GatewayUnreachable",
+    "LoginTimeout",
     "PgtrunkError",
     "ProtocolViolation",
     "SessionLost",
@@ -71,6 +72,12 @@ class AcquireTimeout(TrunkError, TimeoutError):
     """No stream became free within ``acquire_timeout``."""
 
     sqlstate = "53300"
+
+
+class LoginTimeout(TrunkError, TimeoutError):
+    """A stream was there, but the login over it was not done within ``timeout``."""
+
+    sqlstate = "08001"
 
 
 class TrunkClosed(TrunkError):

@@ -1,0 +1,142 @@
+"""What the allocation decides, and why somebody is refused: values that carry the facts behind them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from pgtrunk.link import Slot
+
+__all__ = [
+    "Dial",
+    "HangUp",
+    "Refuse",
+    "WakeAt",
+    "Decision",
+    "Full",
+    "Unreachable",
+    "LinkGone",
+    "Shut",
+    "Refusal",
+    "Waiter",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """No stream became free in time, though the gateway can be reached."""
+
+    waited: float
+    """Seconds that this caller waited."""
+    waiting: int
+    """Callers that wait, this one included."""
+    oldest: float
+    """Seconds that the first of them has waited."""
+    ready: int
+    """Connections that are open, of at most ``connections``."""
+    connections: int
+    sessions: int
+    """Streams in use, on at most ``streams_per_connection`` of each connection."""
+    streams_per_connection: int
+    limited_by_gateway: int
+    """Connections that are full because of the gateway's MAX_STREAMS, not of ``streams_per_connection``."""
+    cause: BaseException | None
+    """Why a further connection could not be opened, if one was tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """There is no connection to the gateway."""
+
+    waited: float
+    """Seconds that this caller waited."""
+    failures: int
+    """Losses and failed attempts in a row; 0: the first attempt has no answer yet."""
+    down: float
+    """Seconds since it was last reached or first tried."""
+    retry_in: float | None
+    """Seconds until the next attempt; None: one is under way."""
+    cause: BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkGone:
+    """The connection of the session that a cancel was meant for is gone, and the session with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shut:
+    """The trunk was closed."""
+
+
+Refusal: TypeAlias = Full | Unreachable | LinkGone | Shut
+
+
+class Waiter(Protocol):
+    """Somebody who waits for a slot."""
+
+    @property
+    def number(self) -> int:
+        """Its place in the order of arrival, unique."""
+        ...
+
+    @property
+    def since(self) -> float: ...
+
+    @property
+    def link(self) -> int | None:
+        """The link whose session a cancel is for; None: a session, which takes any."""
+        ...
+
+    def offer(self, slot: Slot) -> bool:
+        """Returns whether the slot was accepted. On False it stays with the one who offers."""
+        ...
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Open a QUIC connection and report it under this number."""
+
+    link: int
+    waiting: int
+    """Sessions that wait for a stream."""
+    ready: int
+    """Connections that are open, and full."""
+    failures: int
+    """Failures in a row before this attempt."""
+
+    def __str__(self) -> str:
+        full = f", all {self.ready} open connections full" if self.ready else ""
+        again = f", after {self.failures} failures" if self.failures else ""
+        return f"{self.waiting} waiting{full}{again}"
+
+
+@dataclass(frozen=True, slots=True)
+class HangUp:
+    """Close a connection that nobody uses."""
+
+    link: int
+    idle: float
+    """Seconds since its last stream ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse(Generic[W]):
+    """Tell a waiter that it gets no slot. It waits no longer."""
+
+    waiter: W
+    why: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Ask again at this time; None: not unless something happens. The last decision of each round."""
+
+    when: float | None
+
+
+Decision: TypeAlias = Dial | HangUp | Refuse[W] | WakeAt

@@ -1,0 +1,120 @@
+"""One QUIC connection as the allocation sees it: slots counted against what we and the gateway allow. Pure.
+
+A slot is the right to one stream. It is granted first and opened a moment later, by the task that it was granted to;
+in between, the connection's own count of open streams does not know of it, so both stages are kept apart here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+__all__ = ["Link", "Peer", "Slot", "reserve_for"]
+
+CANCEL_RESERVE = 16
+"""Streams of a connection that sessions never take, so that a cancel gets through when all is full."""
+
+
+class Peer(Protocol):
+    """What a link asks of its QUIC connection."""
+
+    @property
+    def stream_credit(self) -> int:
+        """How many more streams may be opened right now under the gateway's MAX_STREAMS (RFC 9000 section 4.6)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The right to one stream on one link; ``session`` is False for a cancel, which does not count against the cap."""
+
+    link: int
+    number: int
+    session: bool = True
+
+
+def reserve_for(allowed: int) -> int:
+    """Returns how many of the ``allowed`` streams of a connection are kept for cancels.
+
+    An eighth, at most `CANCEL_RESERVE`, at least one; but none where the gateway allows a single stream.
+    """
+    return min(CANCEL_RESERVE, max(1, allowed // 8)) if allowed > 1 else 0
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """A QUIC connection, from the moment it is dialled until it is gone."""
+
+    number: int
+    cap: int
+    """Sessions that we put on it at most (``streams_per_connection``)."""
+    since: float
+    """When it was dialled, and later when it became ready."""
+    peer: Peer | None = None
+    """None while the handshake runs."""
+    reserve: int = 0
+    sessions: int = 0
+    cancels: int = 0
+    idle_since: float = 0.0
+    granted: set[Slot] = field(default_factory=set)
+    opened: set[Slot] = field(default_factory=set)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.peer is not None
+
+    @property
+    def is_idle(self) -> bool:
+        return self.is_ready and not self.granted and not self.opened
+
+    @property
+    def credit(self) -> int:
+        """Streams that the gateway allows on top of those opened and of those already promised to somebody."""
+        return 0 if self.peer is None else self.peer.stream_credit - len(self.granted)
+
+    @property
+    def room(self) -> int:
+        """How many more sessions fit; never negative."""
+        return max(0, min(self.cap - self.sessions, self.credit - self.reserve))
+
+    @property
+    def is_limited_by_gateway(self) -> bool:
+        """Whether it is full because of the gateway's MAX_STREAMS, not of our own cap."""
+        return self.is_ready and self.room == 0 and self.sessions < self.cap
+
+    def ready(self, peer: Peer, now: float) -> None:
+        self.peer, self.since, self.idle_since = peer, now, now
+        self.reserve = reserve_for(peer.stream_credit)
+
+    def grant(self, number: int, *, session: bool) -> Slot:
+        slot = Slot(self.number, number, session)
+        self.granted.add(slot)
+        self._count(slot, 1)
+        return slot
+
+    def open(self, slot: Slot) -> None:
+        """Notes that the stream of a granted slot now counts in the connection's own ``stream_credit``."""
+        self.granted.remove(slot)
+        self.opened.add(slot)
+
+    def give_back(self, slot: Slot, now: float) -> None:
+        """Frees a slot, granted or opened. A second time does nothing."""
+        if slot not in self.granted and slot not in self.opened:
+            return
+        self.granted.discard(slot)
+        self.opened.discard(slot)
+        self._count(slot, -1)
+        self.idle_since = now
+
+    def _count(self, slot: Slot, by: int) -> None:
+        if slot.session:
+            self.sessions += by
+        else:
+            self.cancels += by
+
+    def __repr__(self) -> str:
+        if not self.is_ready:
+            return f"<Link {self.number} connecting>"
+        cancels = f", {self.cancels} cancels" if self.cancels else ""
+        limit = ", limited by the gateway" if self.is_limited_by_gateway else ""
+        return f"<Link {self.number} ready [{self.sessions} of {self.cap} streams{cancels}{limit}]>"

@@ -1,0 +1,461 @@
+"""Who gets which slot, when a connection is opened or closed, and who is refused: decisions, by a clock of our own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pgtrunk.allocation import Allocation, Rules
+from pgtrunk.backoff import Backoff
+from pgtrunk.decisions import Dial, Full, HangUp, LinkGone, Refuse, Shut, Unreachable, WakeAt
+from pgtrunk.errors import CertificateError, GatewayUnreachable, SessionLost
+
+if TYPE_CHECKING:
+    from pgtrunk.link import Slot
+
+REFUSED = GatewayUnreachable("nobody listens")
+LOST = SessionLost("idle for 10 s")
+
+
+@dataclass
+class Peer:
+    stream_credit: int = 1000
+
+
+@dataclass(eq=False)
+class Waiter:
+    number: int
+    link: int | None = None
+    since: float = 0.0
+    willing: bool = True
+    slot: Slot | None = None
+
+    def offer(self, slot: Slot) -> bool:
+        if self.willing:
+            self.slot = slot
+        return self.willing
+
+
+@dataclass
+class Desk:
+    """An allocation, its clock, and what it has decided."""
+
+    core: Allocation[Waiter]
+    now: float = 0.0
+    peers: dict[int, Peer] = field(default_factory=dict)
+    numbers: Any = field(default_factory=lambda: count(1))
+
+    def ask(self, *, link: int | None = None, willing: bool = True) -> tuple[Waiter, tuple[Any, ...]]:
+        waiter = Waiter(next(self.numbers), link, self.now, willing)
+        return waiter, self.core.enqueue(waiter, self.now)
+
+    def asks(self, how_many: int) -> list[Waiter]:
+        return [self.ask()[0] for _ in range(how_many)]
+
+    def connect(self, link: int, credit: int = 1000) -> tuple[Any, ...]:
+        self.peers[link] = Peer(credit)
+        return self.core.connected(link, self.peers[link], self.now)
+
+    def session(self) -> Slot:
+        waiter, _ = self.ask()
+        assert waiter.slot is not None
+        self.open(waiter.slot)
+        return waiter.slot
+
+    def open(self, slot: Slot) -> None:
+        self.peers[slot.link].stream_credit -= 1
+        self.core.opened(slot)
+
+    def close(self, slot: Slot) -> tuple[Any, ...]:
+        self.peers[slot.link].stream_credit += 1
+        return self.core.release(slot, self.now)
+
+
+def desk(connections: int = 2, streams: int = 2, **rules: Any) -> Desk:
+    backoff = Backoff(base=1.0, ceiling=8.0)
+    return Desk(Allocation(Rules(connections=connections, streams_per_connection=streams, backoff=backoff, **rules)))
+
+
+def open_desk(connections: int = 2, streams: int = 2, credit: int = 1000, **rules: Any) -> Desk:
+    """A desk whose first connection is open and whose first caller has come and gone."""
+    it = desk(connections, streams, **rules)
+    waiter, decisions = it.ask()
+    it.connect(decisions[0].link, credit)
+    assert waiter.slot is not None
+    it.open(waiter.slot)
+    it.close(waiter.slot)
+    return it
+
+
+def links(decisions: tuple[Any, ...]) -> list[int]:
+    return [decision.link for decision in decisions if isinstance(decision, Dial)]
+
+
+def refusals(decisions: tuple[Any, ...]) -> list[tuple[Waiter, Any]]:
+    return [(decision.waiter, decision.why) for decision in decisions if isinstance(decision, Refuse)]
+
+
+# Packing.
+
+
+def test_the_first_caller_has_a_connection_opened_and_gets_its_first_slot() -> None:
+    it = desk()
+    waiter, decisions = it.ask()
+    assert decisions == (Dial(link=1, waiting=1, ready=0, failures=0), WakeAt(None))
+    assert waiter.slot is None
+    assert it.connect(1) == (WakeAt(None),)
+    assert waiter.slot is not None
+    assert waiter.slot.link == 1
+
+
+def test_a_further_connection_is_dialled_only_for_those_whom_the_dialled_ones_cannot_take() -> None:
+    it = desk(connections=4, streams=10)
+    assert [links(it.ask()[1]) for _ in range(11)] == [[1], *[[]] * 9, [12 - 10]]
+    assert len(it.core.links) == 2
+
+
+def test_one_that_turned_out_small_makes_the_next_ones_counted_small() -> None:
+    it = desk(connections=4, streams=10)
+    it.asks(10)
+    # The gateway allows 5 streams here, one of them kept for cancels: 4 sessions, so 6 wait, for two connections more.
+    assert len(links(it.connect(1, credit=5))) == 2
+
+
+def test_a_session_goes_to_the_first_connection_with_room() -> None:
+    it = open_desk(connections=3, streams=2)
+    first, second = it.session(), it.session()
+    third, decisions = it.ask()
+    (link,) = links(decisions)
+    it.connect(link)
+    assert third.slot is not None
+    assert [first.link, second.link, third.slot.link] == [1, 1, link]
+    it.open(third.slot)
+    it.close(first)
+    assert it.session().link == 1, "a freed slot of an earlier connection is used again"
+    assert it.session().link == link
+
+
+def test_nothing_is_dialled_beyond_connections() -> None:
+    it = open_desk(connections=1, streams=1)
+    it.session()
+    waiter, decisions = it.ask()
+    assert links(decisions) == []
+    assert waiter.slot is None
+
+
+@pytest.mark.parametrize(("credit", "granted"), [(1, 1), (2, 1), (9, 8), (64, 56), (1000, 100)])
+def test_the_gateways_limit_less_the_reserve_is_never_passed(credit: int, granted: int) -> None:
+    it = desk(connections=1, streams=100)
+    waiters = it.asks(200)
+    it.connect(1, credit)
+    assert sum(waiter.slot is not None for waiter in waiters) == granted
+
+
+def test_credit_that_grows_serves_those_who_wait() -> None:
+    it = desk(connections=1, streams=100)
+    waiters = it.asks(5)
+    it.connect(1, credit=2)
+    it.peers[1].stream_credit += 2
+    it.core.decide(it.now)
+    assert [waiter.slot is not None for waiter in waiters] == [True, True, True, False, False]
+
+
+# Waiting.
+
+
+def test_callers_are_served_in_order_and_one_who_left_is_passed_over() -> None:
+    it = open_desk(connections=1, streams=1)
+    slot = it.session()
+    first, second, third = it.asks(3)
+    first.willing = False
+    it.close(slot)
+    assert [first.slot, third.slot] == [None, None]
+    assert second.slot is not None
+    it.core.release(second.slot, it.now)
+    assert third.slot is not None
+    assert it.core.waiting == 0
+
+
+def test_nobody_is_overtaken_by_one_who_comes_while_there_is_room() -> None:
+    it = open_desk(connections=1, streams=2)
+    slot = it.session()
+    it.peers[1].stream_credit = 0
+    early, _ = it.ask()
+    it.close(slot)
+    it.peers[1].stream_credit = 18
+    late, _ = it.ask()
+    assert early.slot is not None
+    assert late.slot is not None
+    assert early.slot.number < late.slot.number
+
+
+def test_who_comes_back_with_an_old_number_gets_the_old_place() -> None:
+    it = open_desk(connections=1, streams=1)
+    slot = it.session()
+    first, second = it.asks(2)
+    it.core.withdraw(first, it.now)
+    it.core.enqueue(first, it.now)
+    it.close(slot)
+    assert first.slot is not None
+    assert second.slot is None
+
+
+def test_who_withdraws_waits_no_longer() -> None:
+    it = open_desk(connections=1, streams=1)
+    it.session()
+    waiter, _ = it.ask()
+    it.core.withdraw(waiter, it.now)
+    assert it.core.waiting == 0
+    assert it.core.expire(waiter, it.now) == ()
+
+
+def test_a_slot_that_nobody_took_is_not_lost() -> None:
+    it = open_desk(connections=1, streams=1)
+    it.ask(willing=False)
+    assert it.core.links[1].is_idle
+    assert it.session().link == 1
+
+
+def test_who_has_waited_too_long_is_told_how_many_wait_and_what_decided() -> None:
+    it = open_desk(connections=2, streams=1)
+    it.session()
+    it.now = 5.0
+    first, (dial, _) = it.ask()
+    it.core.failed(dial.link, REFUSED, it.now, 0.0)
+    it.now = 7.0
+    second, _ = it.ask()
+    it.now = 9.0
+    ((refused, why),) = refusals(it.core.expire(second, it.now))
+    assert refused is second
+    assert why == Full(
+        waited=2.0, waiting=2, oldest=4.0, ready=1, connections=2, sessions=1, streams_per_connection=1,
+        limited_by_gateway=0, cause=REFUSED,
+    )  # fmt: skip
+    assert first.slot is None
+    assert it.core.waiting == 1
+
+
+# Cancels.
+
+
+def test_a_cancel_goes_to_its_own_link_outside_the_cap_and_before_the_sessions() -> None:
+    it = open_desk(connections=1, streams=2, credit=3)
+    it.session(), it.session()
+    session, _ = it.ask()
+    cancel, _ = it.ask(link=1)
+    assert session.slot is None
+    assert cancel.slot is not None
+    assert not cancel.slot.session
+    it.open(cancel.slot)
+    second, _ = it.ask(link=1)
+    assert second.slot is None, "the reserve is used up"
+    it.close(cancel.slot)
+    assert second.slot is not None
+
+
+def test_a_cancel_whose_session_is_gone_is_refused() -> None:
+    it = open_desk(connections=1, streams=1)
+    it.session()
+    it.peers[1].stream_credit = 0
+    waiting, _ = it.ask(link=1)
+    assert refusals(it.core.lost(1, LOST, it.now, 0.0)) == [(waiting, LinkGone())]
+    late, decisions = it.ask(link=1)
+    assert refusals(decisions) == [(late, LinkGone())]
+
+
+# Losses and outages.
+
+
+def test_a_lost_connection_is_replaced_after_a_pause_when_somebody_needs_it() -> None:
+    it = open_desk(connections=1, streams=1)
+    it.session()
+    waiter, _ = it.ask()
+    assert it.core.lost(1, LOST, it.now, 0.5) == (WakeAt(0.75),)
+    it.now = 0.75
+    dial: Any
+    (dial, _) = it.core.decide(it.now)
+    assert dial == Dial(dial.link, waiting=1, ready=0, failures=1)
+    it.connect(dial.link)
+    assert waiter.slot is not None
+
+
+def test_nobody_waiting_nothing_is_dialled() -> None:
+    it = open_desk()
+    it.session()
+    assert it.core.lost(1, LOST, it.now, 0.0) == (WakeAt(None),)
+    it.now = 100.0
+    assert it.core.decide(it.now) == (WakeAt(None),)
+
+
+def test_an_idle_connection_that_ends_is_no_failure() -> None:
+    it = open_desk()
+    it.core.lost(1, LOST, it.now, 0.0)
+    _, decisions = it.ask()
+    assert len(links(decisions)) == 1, "dialled at once"
+
+
+def test_several_lost_at_once_are_one_failure() -> None:
+    it = desk(connections=3, streams=1)
+    it.asks(3)
+    for link in (1, *[link for link in it.core.links if link != 1]):
+        it.connect(link)
+    for link in list(it.core.links):
+        it.core.lost(link, LOST, it.now, 0.0)
+    assert it.core.failures == 1
+
+
+def test_a_slot_of_a_lost_connection_is_gone_with_it() -> None:
+    it = open_desk(connections=1, streams=1)
+    slot = it.session()
+    it.core.lost(1, LOST, it.now, 0.0)
+    assert it.core.release(slot, it.now) == ()
+    assert it.core.lost(1, LOST, it.now, 0.0) == ()
+    it.core.opened(slot)
+
+
+def test_a_gateway_never_reached_is_given_up_at_once() -> None:
+    it = desk()
+    waiter, (dial, _) = it.ask()
+    ((refused, why),) = refusals(it.core.failed(dial.link, REFUSED, it.now, 0.0))
+    assert refused is waiter
+    assert why == Unreachable(waited=0.0, failures=1, down=0.0, retry_in=1.0, cause=REFUSED)
+    _, decisions = it.ask()
+    assert len(refusals(decisions)) == 1, "no attempt is due yet"
+    it.now = 1.0
+    _, decisions = it.ask()
+    assert len(links(decisions)) == 1
+
+
+def test_a_gateway_that_was_there_is_waited_for_until_patience_ends() -> None:
+    it = open_desk(connections=1, streams=1)
+    it.session()
+    it.core.lost(1, LOST, it.now, 0.0)
+    waiter, decisions = it.ask()
+    assert decisions == (WakeAt(1.0),)
+    attempts = []
+    wake: Any
+    made: list[Any]
+    while it.core.waiting:
+        (*made, wake) = it.core.decide(it.now)
+        for dial in made:
+            attempts.append(it.now)
+            wake = it.core.failed(dial.link, REFUSED, it.now, 0.0)[-1]
+        if wake.when == 10.0:
+            break
+        it.now = wake.when
+    assert attempts == [1.0, 3.0, 7.0]
+    it.now = 10.0
+    ((refused, why),) = refusals(it.core.decide(it.now))
+    assert refused is waiter
+    assert why == Unreachable(waited=10.0, failures=4, down=10.0, retry_in=5.0, cause=REFUSED)
+
+
+def test_what_was_known_long_ago_does_not_count() -> None:
+    it = open_desk(connections=1, streams=1)
+    it.session()
+    it.core.lost(1, LOST, it.now, 0.0)
+    it.now = 1000.0
+    _, (dial, _) = it.ask()
+    assert dial == Dial(dial.link, waiting=1, ready=0, failures=0)
+    assert refusals(it.core.failed(dial.link, REFUSED, it.now, 0.0)) == []
+
+
+@pytest.mark.parametrize("cause", [CertificateError("expired"), RuntimeError("a mistake of ours")])
+def test_what_waiting_does_not_cure_is_not_waited_for(cause: Exception) -> None:
+    it = open_desk(connections=1, streams=1)
+    it.session()
+    it.core.lost(1, LOST, it.now, 0.0)
+    it.now = 1.0
+    waiter, (dial, _) = it.ask()
+    assert [who for who, _ in refusals(it.core.failed(dial.link, cause, it.now, 0.0))] == [waiter]
+
+
+def test_one_probe_at_a_time_while_the_gateway_is_away() -> None:
+    it = open_desk(connections=4, streams=1)
+    it.session()
+    it.core.lost(1, LOST, it.now, 0.0)
+    it.asks(4)
+    it.now = 1.0
+    (probe,) = links(it.core.decide(it.now))
+    assert len(links(it.connect(probe))) == 3, "the rest follow when it is back"
+
+
+def test_failures_add_up_until_a_connection_proves_stable() -> None:
+    it = desk(connections=1, streams=1, stable=5.0)
+    failures = []
+    for lived in (1.0, 1.0, 5.0, 0.0):
+        it.ask()
+        it.now += 8.0
+        it.core.decide(it.now)
+        (link,) = it.core.links
+        it.connect(link)
+        it.now += lived
+        it.core.lost(link, LOST, it.now, 0.0)
+        failures.append(it.core.failures)
+    assert failures == [1, 2, 1, 2]
+
+
+def test_a_failed_extra_connection_does_not_disturb_those_who_wait() -> None:
+    it = open_desk(connections=2, streams=1)
+    slot = it.session()
+    waiter, (dial, _) = it.ask()
+    assert refusals(it.core.failed(dial.link, REFUSED, it.now, 0.0)) == []
+    it.close(slot)
+    assert waiter.slot is not None
+
+
+def test_with_no_answer_yet_the_refusal_says_so() -> None:
+    it = desk()
+    waiter, _ = it.ask()
+    it.now = 4.0
+    assert refusals(it.core.expire(waiter, it.now)) == [
+        (waiter, Unreachable(waited=4.0, failures=0, down=4.0, retry_in=None, cause=None))
+    ]
+
+
+# Idle connections, and the end.
+
+
+def test_a_connection_without_streams_is_closed_after_a_while() -> None:
+    it = open_desk(linger=5.0)
+    it.now = 2.0
+    slot = it.session()
+    it.now = 3.0
+    assert it.close(slot) == (WakeAt(8.0),)
+    it.now = 7.9
+    assert it.core.decide(it.now) == (WakeAt(8.0),)
+    it.now = 8.0
+    assert it.core.decide(it.now) == (HangUp(1, 5.0), WakeAt(None))
+    assert it.core.links == {}
+
+
+def test_one_that_is_opened_but_not_wanted_any_more_is_closed_too() -> None:
+    it = desk(linger=5.0)
+    waiter, _ = it.ask()
+    it.core.withdraw(waiter, it.now)
+    assert it.connect(1) == (WakeAt(5.0),)
+
+
+def test_after_shut_everybody_is_refused_and_nothing_is_dialled() -> None:
+    it = open_desk(connections=1, streams=1)
+    it.session()
+    waiter, _ = it.ask()
+    cancel = Waiter(99, link=1, willing=False)
+    it.core.enqueue(cancel, it.now)
+    assert refusals(it.core.shut(it.now)) == [(waiter, Shut())]
+    late, decisions = it.ask()
+    assert decisions == (Refuse(late, Shut()), WakeAt(None))
+    late_cancel, decisions = it.ask(link=1)
+    assert decisions == (Refuse(late_cancel, Shut()), WakeAt(None))
+    assert it.core.connected(5, Peer(), it.now) == ()
+
+
+def test_repr_is_what_a_log_needs() -> None:
+    it = open_desk(connections=2, streams=2)
+    it.session(), it.session()
+    it.ask()
+    assert repr(it.core) == "[connections: 1 ready, 1 connecting, of 2 | streams: 2 in use, of 4 | 1 waiting]"
+    assert repr(desk().core) == "[connections: 0 ready, of 2 | streams: 0 in use, of 4 | 0 waiting]"
