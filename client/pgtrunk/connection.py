@@ -1,0 +1,44 @@
+"""What a trunk asks of a QUIC connection, and how it gets one. Shapes only.
+
+`pgtrunk.quic.client.ClientConnection` has this shape; tests have another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+__all__ = ["Connection", "Connector"]
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+
+class Connection(Protocol):
+    """A QUIC connection whose handshake is done."""
+
+    on_credit: Callable[[], None] | None
+    """Called when the gateway allows more streams."""
+    on_lost: Callable[[BaseException], None] | None
+    """Called once when the connection ends by itself."""
+
+    @property
+    def stream_credit(self) -> int:
+        """How many more streams may be opened right now under the gateway's MAX_STREAMS (RFC 9000 section 4.6)."""
+        ...
+
+    @property
+    def is_alive(self) -> bool: ...
+
+    def open_stream(
+        self, factory: Callable[[], P], *, on_closed: Callable[[BaseException | None], None]
+    ) -> tuple[asyncio.Transport, P]:
+        """Opens a stream; ``on_closed`` is called once when it has ended, with what ``connection_lost`` was given."""
+        ...
+
+    def close(self) -> None: ...
+
+    async def wait_closed(self) -> None: ...
+
+
+Connector: TypeAlias = Callable[[], Coroutine[Any, Any, Connection]]

@@ -1,0 +1,65 @@
+"""What a trunk counts, and the picture of it that `StreamManager.stats` returns. Plain numbers, no dependency."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Counters", "TrunkStats"]
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the trunk was opened; they only grow."""
+
+    connections_opened: int = 0
+    connections_failed: int = 0
+    connections_lost: int = 0
+    streams_opened: int = 0
+    streams_closed: int = 0
+    streams_lost: int = 0
+    acquires_failed: int = 0
+    acquire_wait: float = 0.0
+    acquire_wait_max: float = 0.0
+    cancels_sent: int = 0
+
+    def acquired(self, waited: float) -> None:
+        self.acquire_wait += waited
+        self.acquire_wait_max = max(self.acquire_wait_max, waited)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrunkStats:
+    """One moment of a trunk. Numbers of now first, then totals since it was opened; times in seconds."""
+
+    connections_connecting: int
+    """QUIC connections whose handshake runs."""
+    connections_ready: int
+    connections_closing: int
+    """Connections that were closed here and whose socket is not gone yet."""
+    connections_max: int
+    """``connections``."""
+    streams_in_use: int
+    """Streams that carry sessions. Cancels are not among them."""
+    streams_max: int
+    """``connections`` times ``streams_per_connection``."""
+    cancels_in_use: int
+    waiting: int
+    """Callers that wait for a stream."""
+
+    connections_opened: int
+    connections_failed: int
+    """Attempts that did not become a connection."""
+    connections_lost: int
+    """Connections that ended otherwise than by being closed here or by being idle."""
+    streams_opened: int
+    streams_closed: int
+    """Sessions that ended by a close of either side."""
+    streams_lost: int
+    """Sessions that ended with an error: reset, or lost with their connection."""
+    acquires_failed: int
+    """Callers that got an error instead of a stream; those who were cancelled are not counted."""
+    acquire_wait: float
+    """Seconds that callers spent waiting for their stream, all together."""
+    acquire_wait_max: float
+    """The longest of these waits that ended with a stream."""
+    cancels_sent: int
