@@ -41,8 +41,8 @@ def test_pairs(text: str, pairs: list[tuple[str, str]]) -> None:
         ("host=", 'the value of "host" is empty'),
         ("host= ", 'the value of "host" is empty'),
         ("host=''", 'the value of "host" is empty'),
-        ("password='a", 'the value of "password" lacks its closing quote'),
-        ("password='a''", 'the value of "password" goes on after its closing quote; a quote inside is doubled'),
+        ("password='a", 'the value of "password" lacks its closing quote; a quote inside is doubled'),
+        ("password='a''", 'the value of "password" lacks its closing quote; a quote inside is doubled'),
         ("password='a'b", 'the value of "password" goes on after its closing quote; a quote inside is doubled'),
         ("host=a\tport=1", 'the value of "host" has a tab in it: pairs are separated by spaces only'),
         ("host=a \tport=1", '"\\x09port" has a tab in it: pairs are separated by spaces only'),
@@ -61,3 +61,10 @@ def test_values_are_never_shown(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_connstr(text)
     assert "secret" not in str(caught.value)
+
+
+def test_long_ones_take_no_longer_than_their_length() -> None:
+    assert len(parse_connstr("a=b " * 250_000)) == 250_000
+    assert parse_connstr("password='" + "''" * 500_000 + "'") == [("password", "'" * 500_000)]
+    with pytest.raises(ConfigError):
+        parse_connstr("password='" + "''" * 500_000)

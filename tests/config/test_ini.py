@@ -147,3 +147,9 @@ def test_includes_are_bounded_in_number() -> None:
 
 def test_errors_are_bounded() -> None:
     assert len(read("x\n" * 10 * MAX_FAULTS).faults) == MAX_FAULTS
+
+
+def test_long_lines_take_no_longer_than_their_length() -> None:
+    assert len(read("[s] " * 250_000).headers) == 250_000
+    assert len(read('"' * 500_001).faults) == 1
+    assert len(read("'" + "x" * 500_000).faults) == 1

@@ -157,8 +157,8 @@ def test_without_a_certificate_there_is_no_quic() -> None:
         ("auth_type = hba", 'auth_type: "hba" is not available yet: expected one of any, trust, md5, scram-sha-256'),
         ("pool_mode = session", 'pool_mode: "session" is not available yet: expected transaction'),
         ("server_round_robin = no", 'server_round_robin: bad value "no": expected 0 or 1'),
-        ("[databse]", 'unknown section [databse]; did you mean "databases"?'),
-        ("[x]\nx = y", "unknown section [x]"),
+        ("[databse]", 'unknown section "databse"; did you mean "databases"?'),
+        ("[x]\nx = y", 'unknown section "x"'),
         ("nonsense", 'expected key = value, found no = after "nonsense"'),
         ("%include none.ini", '%include of "none.ini": cannot be read: No such file or directory'),
         ("[databases] pgbouncer = host=x", 'database "pgbouncer": the name is reserved for the admin console'),
@@ -242,6 +242,15 @@ def test_errors_are_objects_with_a_place() -> None:
         load("g.ini")
     (fault,) = caught.value.faults
     assert (fault.path, fault.line, fault.message) == ("g.ini", 5, 'unknown key "xyz" in [pgtrunk]')
+
+
+@pytest.mark.parametrize("line", ["x = 1\n", "[x]\n", "[databases] x = port=0\n", "nonsense\n"])
+def test_errors_are_bounded(line: str) -> None:
+    assert len(errors_of("[pgtrunk]\n" + line * 1000)) == 100
+
+
+def test_errors_of_one_line_are_bounded() -> None:
+    assert len(errors_of("[databases] x = " + "x=1 " * 1000)) == 100
 
 
 def test_a_password_with_a_space_is_not_shown() -> None:

@@ -14,10 +14,11 @@ from .faults import quoted
 
 __all__ = ["parse_connstr"]
 
-KEY = re.compile(r"[^= ]+")
+SPACES = re.compile(r" *")
+KEY = re.compile(r"[^= ]*")
 EQUALS = re.compile(r" *= *")
-QUOTED = re.compile(r"'(?P<value>(?:[^']|'')*)'")
-PLAIN = re.compile(r"[^ ]+")
+QUOTED = re.compile(r"'(?P<value>(?:[^']+|'')*+)'")
+PLAIN = re.compile(r"[^ ]*")
 
 
 def parse_connstr(text: str) -> list[tuple[str, str]]:
@@ -26,46 +27,54 @@ def parse_connstr(text: str) -> list[tuple[str, str]]:
     :raises ConfigError: without place; the message shows keys, never values.
     """
     pairs = []
-    rest = text.lstrip(" ")
-    while rest:
-        key, rest = _key(rest)
-        value, rest = _value(key, rest)
+    at = _end(SPACES, text, 0)
+    while at < len(text):
+        key, at = _key(text, at)
+        value, at = _value(key, text, at)
         pairs.append((key, value))
-        rest = rest.lstrip(" ")
+        at = _end(SPACES, text, at)
     return pairs
 
 
-def _key(text: str) -> tuple[str, str]:
-    name = KEY.match(text)
-    if name is None:
-        raise ConfigError("expected key=value, found nothing before the =")
-    equals = EQUALS.match(text, name.end())
-    if equals is None:
+def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    """Where the match at `at` ends; `at` where there is none."""
+    match = pattern.match(text, at)
+    return match.end() if match else at
+
+
+def _key(text: str, at: int) -> tuple[str, int]:
+    end = _end(KEY, text, at)
+    value_at = _end(EQUALS, text, end)
+    key = text[at:end]
+    if value_at == end:
         # No = follows, so this may as well be the tail of a password with a space in it: not shown.
         raise ConfigError("expected key=value, found a word without =; a value with spaces needs single quotes")
-    if "\t" in name[0]:
-        raise ConfigError(f"{quoted(name[0])} has a tab in it: pairs are separated by spaces only")
-    return name[0], text[equals.end() :]
+    if not key:
+        raise ConfigError("expected key=value, found nothing before the =")
+    if "\t" in key:
+        raise ConfigError(f"{quoted(key)} has a tab in it: pairs are separated by spaces only")
+    return key, value_at
 
 
-def _value(key: str, text: str) -> tuple[str, str]:
-    if not text.startswith("'"):
-        return _plain(key, text)
-    match = QUOTED.match(text)
+def _value(key: str, text: str, at: int) -> tuple[str, int]:
+    value, end = _quoted_value(key, text, at) if text.startswith("'", at) else _plain_value(key, text, at)
+    if not value:
+        raise ConfigError(f"the value of {quoted(key)} is empty")
+    return value, end
+
+
+def _quoted_value(key: str, text: str, at: int) -> tuple[str, int]:
+    match = QUOTED.match(text, at)
     if match is None:
-        raise ConfigError(f"the value of {quoted(key)} lacks its closing quote")
-    rest = text[match.end() :]
-    if rest and not rest.startswith(" "):
+        raise ConfigError(f"the value of {quoted(key)} lacks its closing quote; a quote inside is doubled")
+    end = match.end()
+    if end < len(text) and text[end] != " ":
         raise ConfigError(f"the value of {quoted(key)} goes on after its closing quote; a quote inside is doubled")
-    if not match["value"]:
-        raise ConfigError(f"the value of {quoted(key)} is empty")
-    return match["value"].replace("''", "'"), rest
+    return match["value"].replace("''", "'"), end
 
 
-def _plain(key: str, text: str) -> tuple[str, str]:
-    match = PLAIN.match(text)
-    if match is None:
-        raise ConfigError(f"the value of {quoted(key)} is empty")
-    if "\t" in match[0]:
+def _plain_value(key: str, text: str, at: int) -> tuple[str, int]:
+    end = _end(PLAIN, text, at)
+    if "\t" in text[at:end]:
         raise ConfigError(f"the value of {quoted(key)} has a tab in it: pairs are separated by spaces only")
-    return match[0], text[match.end() :]
+    return text[at:end], end

@@ -29,9 +29,10 @@ MAX_FAULTS = 100  # a file of another kind altogether is told from this many
 
 SPACE = " \t\n\v\f\r"  # isspace() in C; str.isspace() knows more
 INCLUDE = re.compile(r"%include[ \t]+(?P<path>.+)", re.DOTALL)
-SECTION = re.compile(r"\[(?P<name>[^]]*)\]")
+SECTION = re.compile(r"\[([^]]*)\]")
+SECTIONS = re.compile(rf"(?:{SECTION.pattern}[{SPACE}]*)+")
 ENTRY = re.compile(
-    r"""(?: '(?P<single>[^']+)' | "(?P<double>(?:[^"]|"")+)" | (?P<plain>[A-Za-z0-9_.*-]+) )
+    r"""(?: '(?P<single>[^']+)' | "(?P<double>(?:[^"]+|"")++)" | (?P<plain>[A-Za-z0-9_.*-]+) )
         [ \t]* = [ \t]* (?P<value>.*)""",
     re.DOTALL | re.VERBOSE,
 )
@@ -117,19 +118,19 @@ class _Parser:
         return None
 
     def line(self, line: str, source: Source) -> None:
-        rest = line.strip(SPACE)
-        while rest and rest[0] not in "#;":
-            if include := INCLUDE.fullmatch(rest):
+        text = line.strip(SPACE)
+        while text and text[0] not in "#;":
+            if include := INCLUDE.fullmatch(text):
                 self.include(include["path"], source)
                 return
-            section = SECTION.match(rest)
-            if section is None:
-                self.entry(rest, source)
+            sections = SECTIONS.match(text)
+            if sections is None:
+                self.entry(text, source)
                 return
-            name = section["name"]
-            self.section = name
-            self.headers.append(Header(name, source))
-            rest = rest[section.end() :].strip(SPACE)
+            for name in SECTION.findall(sections[0]):
+                self.section = name
+                self.headers.append(Header(name, source))
+            text = text[sections.end() :]
 
     def entry(self, text: str, source: Source) -> None:
         match = ENTRY.fullmatch(text)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigError
 from .connstr import parse_connstr
 from .faults import Remark, Source, quoted
+from .ini import MAX_FAULTS
 from .keys import ENTRY_SECTIONS, MAIN, MAIN_SECTIONS, SECTIONS, suggest
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ NOUNS = {"databases": "database", "users": "user", "peers": "peer"}
 MAX_NAME = {"databases": 63, "users": 127}  # bytes; no startup packet with more gets past PgBouncer
 RESERVED = "pgbouncer"  # the admin console's database
 MAX_PEER_ID = 16383
-VALUES: Mapping[str, Mapping[str, Key]] = {**ENTRY_SECTIONS, **dict.fromkeys(MAIN_SECTIONS, MAIN)}
+HOMES: Mapping[str, Mapping[str, Key]] = {MAIN_SECTIONS[0]: MAIN, **ENTRY_SECTIONS}
 
 
 @dataclass(slots=True)
@@ -56,6 +57,19 @@ class Reading:
     faults: list[ConfigError] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
 
+    @property
+    def full(self) -> bool:
+        """Whether there are so many errors that the next ones say nothing new."""
+        return len(self.faults) >= MAX_FAULTS
+
+    def read_header(self, header: Header) -> None:
+        """A line with a section's name."""
+        if header.name in MAIN_SECTIONS:
+            self.main_section = self.main_section or header
+        elif header.name not in SECTIONS and not self.full:
+            hint = suggest(header.name, SECTIONS)
+            self.faults.append(header.source.error(f"unknown section {quoted(header.name)}{hint}"))
+
     def read_main(self, item: Item) -> None:
         """A line of the main section."""
         key = MAIN.get(item.key)
@@ -81,6 +95,8 @@ class Reading:
             return
         previous = ""
         for name, text in pairs:
+            if self.full:
+                break
             try:
                 _read_pair(entry, item.section, name, text, previous)
             except ConfigError as error:
@@ -110,12 +126,10 @@ def read_values(document: Document) -> Reading:
     """The values of `document`, and all that is wrong or worth a remark in its lines."""
     reading = Reading(faults=list(document.faults))
     for header in document.headers:
-        if header.name in MAIN_SECTIONS:
-            reading.main_section = reading.main_section or header
-        elif header.name not in SECTIONS:
-            hint = suggest(header.name, SECTIONS)
-            reading.faults.append(header.source.error(f"unknown section [{header.name}]{hint}"))
+        reading.read_header(header)
     for item in document.items:
+        if reading.full:
+            break
         if item.section in MAIN_SECTIONS:
             reading.read_main(item)
         elif item.section in ENTRY_SECTIONS:
@@ -151,7 +165,7 @@ def _unknown(name: str, section: str, previous: str) -> str:
 
 def _belongs(name: str) -> str:
     """The section where a key would be known, for one that stands in the wrong place."""
-    homes = [section for section in ("pgtrunk", *ENTRY_SECTIONS) if name in VALUES[section]]
+    homes = [section for section, keys in HOMES.items() if name in keys]
     return f"; it belongs into [{homes[0]}]" if homes else ""
 
 
