@@ -27,7 +27,7 @@ class AdmissionLimits:
 
     retry: RetryMode = "auto"
     """Whether a client must show its address first: always, never, or as soon as ``retry_above`` are half open."""
-    max_half_open: int = 1024
+    max_half_open: int = 512
     """Handshakes in progress, in all. Above it new ones are dropped without an answer."""
     max_half_open_per_address: int = 128
     """Handshakes in progress from one IPv4 address or one IPv6 /64. Above it new ones are dropped."""
