@@ -95,10 +95,12 @@ def _pidfile(loaded: Loaded) -> Iterator[None]:
 def _running(path: str) -> int | None:
     try:
         with open(path, encoding="ascii", errors="replace") as file:
-            pid = int(file.read().strip() or 0)
+            pid = int(file.read())
+        if pid <= 0:
+            return None
         os.kill(pid, 0)
     except (FileNotFoundError, ProcessLookupError, ValueError, OverflowError):
         return None
     except PermissionError:
-        return pid
-    return pid or None
+        pass
+    return pid

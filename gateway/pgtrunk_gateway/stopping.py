@@ -13,7 +13,7 @@ import asyncio
 import enum
 import logging
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.gateway import Gateway
@@ -66,7 +66,7 @@ async def _stop(gateway: Gateway, signals: asyncio.Queue[int]) -> None:
     try:
         while patience is not Patience.NONE:
             signalled = asyncio.ensure_future(signals.get())
-            awaited = {signalled} if waiting is None else {signalled, waiting}
+            awaited: list[asyncio.Future[Any]] = [signalled] if waiting is None else [signalled, waiting]
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             if not signalled.done():
                 signalled.cancel()

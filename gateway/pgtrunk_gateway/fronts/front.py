@@ -18,10 +18,8 @@ class Front(Protocol):
     """Accepts sessions from the moment it is made until :meth:`stop_accepting`."""
 
     name: str
-
-    @property
-    def addresses(self) -> list[str]:
-        """Where it listens, as a person would write it."""
+    addresses: list[str]
+    """Where it listens, as a person would write it."""
 
     def stop_accepting(self) -> None:
         """No new sessions; those that are there go on."""

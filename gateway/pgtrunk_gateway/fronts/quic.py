@@ -13,6 +13,10 @@ __all__ = ["QuicFront"]
 
 class QuicFront:
     name = "quic"
+    addresses: list[str]
+
+    def stop_accepting(self) -> None: ...
+    async def close(self) -> None: ...
 
     @classmethod
     async def listen(cls, loaded: Loaded, session: SessionFactory) -> QuicFront:

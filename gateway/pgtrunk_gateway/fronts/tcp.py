@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.config.settings import Config
@@ -58,9 +58,9 @@ class TcpFront:
         self.stop_accepting()
 
 
-async def _resolve(hosts: Sequence[str], port: int) -> list[tuple[int, tuple[str, int]]]:
+async def _resolve(hosts: Sequence[str], port: int) -> list[tuple[int, tuple[Any, ...]]]:
     loop = asyncio.get_running_loop()
-    found: dict[tuple[int, tuple[str, int]], None] = {}
+    found: dict[tuple[int, tuple[Any, ...]], None] = {}
     for host in hosts:
         infos = await loop.getaddrinfo(
             None if host == "*" else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -69,7 +69,7 @@ async def _resolve(hosts: Sequence[str], port: int) -> list[tuple[int, tuple[str
     return list(found)
 
 
-def _bind(family: int, address: tuple[str, int], tune: Callable[[socket.socket], None]) -> socket.socket:
+def _bind(family: int, address: tuple[Any, ...], tune: Callable[[socket.socket], None]) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -84,7 +84,7 @@ def _bind(family: int, address: tuple[str, int], tune: Callable[[socket.socket],
     return sock
 
 
-def readable(address: tuple[str, int]) -> str:
+def readable(address: tuple[Any, ...]) -> str:
     """A socket address as a person would write it."""
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

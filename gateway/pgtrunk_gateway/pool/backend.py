@@ -37,10 +37,9 @@ _GONE: Final = b"the client is gone"
 
 
 class BackendState(enum.Enum):
-    """IDLE: in its pool. LEASED: a session holds it. RECOVERING: between the two, after its session vanished."""
+    """Beside ``holder``: whether it is usable, lost, or between two sessions."""
 
-    IDLE = "idle"
-    LEASED = "active"
+    OPEN = "open"
     RECOVERING = "being recovered"
     CLOSED = "closed"
 
@@ -89,7 +88,7 @@ class Backend(asyncio.Protocol):
         self.profile: Profile = profile(replies.parameters)
         """The settings that it has now."""
         self.holder: Holder | None = None
-        self.state = BackendState.IDLE
+        self.state = BackendState.OPEN
         self.lease = 0
         """Number of the lease, to tell whether the one that a cancel was meant for is over."""
         self.cancels = 0
@@ -109,7 +108,8 @@ class Backend(asyncio.Protocol):
 
     def __repr__(self) -> str:
         target = self.target
-        return f"<Backend S-{self.id} {target.dbname}/{target.user}@{target} pid={self.pid} {self.state.value}>"
+        use = "leased" if self.holder is not None else self.state.value
+        return f"<Backend S-{self.id} {target.dbname}/{target.user}@{target} pid={self.pid} {use}>"
 
     # -- hot: bytes from Postgres --------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Backend(asyncio.Protocol):
             return
         if out:
             holder.relay(out)
-        if replies.settled:
+        if not replies.queue and not replies.partial:
             if replies.parameters_changed:
                 self.profile = profile(replies.parameters)
             holder.settled()
@@ -132,19 +132,11 @@ class Backend(asyncio.Protocol):
     def lease_to(self, holder: Holder) -> None:
         """``holder`` has it from now on."""
         self.holder = holder
-        self.state = BackendState.LEASED
         self.lease += 1
 
-    @property
-    def free(self) -> bool:
-        """Settled outside a transaction, and no cancel on its way to it: another session may have it."""
-        replies = self.replies
-        return replies.status == _IDLE and not self.cancels and replies.settled
-
     def release(self) -> None:
-        """The holder, for whom it is settled and :attr:`free`, gives it back."""
+        """The holder gives it back: settled, outside a transaction, and without a cancel on its way to it."""
         self.holder = None
-        self.state = BackendState.IDLE
         self._on_free(self)
 
     def cancel_ended(self) -> None:
@@ -207,7 +199,7 @@ class Backend(asyncio.Protocol):
         replies.take_notes()
         replies.skipping = False
         self.profile = profile(replies.parameters)
-        self.state = BackendState.IDLE
+        self.state = BackendState.OPEN
         self._on_free(self)
 
     def _end_recovery(self) -> None:
@@ -228,7 +220,7 @@ class Backend(asyncio.Protocol):
                 self._last_words = f"{fields.severity}: {fields.message}"
         if self.state is BackendState.RECOVERING:
             self._recover_further()
-        elif self.state is BackendState.IDLE and self.replies.parameters_changed:
+        elif self.state is BackendState.OPEN and self.replies.parameters_changed:
             # A reload of postgresql.conf reports changed settings to idle connections too.
             self.replies.take_notes()
             self.profile = profile(self.replies.parameters)
@@ -237,7 +229,7 @@ class Backend(asyncio.Protocol):
         """Ends the connection. A holder hears of it as of any loss."""
         if self.state is BackendState.CLOSED:
             return
-        if self.state is BackendState.IDLE:
+        if self.state is BackendState.OPEN and self.holder is None:
             self.transport.write(client.TERMINATE_MESSAGE)
             self.transport.close()
         else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pgtrunk_gateway.errors import GatewayError
     from pgtrunk_gateway.pool.backend import Backend
 
@@ -20,8 +22,9 @@ class Holder(Protocol):
     def refuse(self, error: GatewayError) -> None:
         """The session, which waits, gets no backend."""
 
-    def relay(self, data: bytes) -> None:
-        """Bytes from the backend."""
+    @property
+    def relay(self) -> Callable[[bytes], None]:
+        """Takes bytes from the backend."""
 
     def settled(self) -> None:
         """Nothing is owed to the session any more; it may give the backend back."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from pgtrunk_gateway.errors import BackendRefused, GatewayError, QueryWaitTimeout
-from pgtrunk_gateway.pool.backend import Backend, BackendState
+from pgtrunk_gateway.pool.backend import Backend
 from pgtrunk_gateway.pool.connect import Deriver, Opened, SocketTuner, log_in
 from pgtrunk_gateway.pool.decisions import Close, Connect, Idle, Situation, Wake, decide, expires_at, pause_after
 from pgtrunk_gateway.session.replies import Replies
@@ -58,8 +58,8 @@ class Pool:
         self.counters = PoolCounters()
         self.welcome: dict[str, str] | None = None
         """The parameters that the first login at the server reported."""
-        self.idle: OrderedDict[int, Backend] = OrderedDict()
-        """By id, least recently used first."""
+        self.idle: list[Backend] = []
+        """Least recently used first."""
         self.backends: dict[int, Backend] = {}
         self.waiting: OrderedDict[Holder, float] = OrderedDict()
         """Who waits, in order, and until when."""
@@ -96,7 +96,7 @@ class Pool:
         """A backend at once, or None: then :meth:`wait`."""
         if not self.idle or self.waiting:
             return None
-        _, backend = self.idle.popitem()
+        backend = self.idle.pop()
         backend.lease_to(holder)
         self.counters.leases += 1
         return backend
@@ -129,8 +129,7 @@ class Pool:
                 self.counters.leases += 1
                 return
         backend.holder = None
-        backend.state = BackendState.IDLE
-        self.idle[backend.id] = backend
+        self.idle.append(backend)
         if self._timer is None:
             self._maintain()
 
@@ -207,7 +206,7 @@ class Pool:
                 case Connect(count, reason):
                     self._connect(count, reason)
                 case Close(id, reason):
-                    self.idle[id].close(reason)
+                    self.backends[id].close(reason)
                 case Wake(at):
                     self._wake_at(at)
                 case _:
@@ -217,7 +216,7 @@ class Pool:
         return Situation(
             now=self._loop.time(),
             limits=self.limits,
-            idle=[Idle(b.id, b.idle_since, b.expires) for b in self.idle.values()],
+            idle=[Idle(b.id, b.idle_since, b.expires) for b in self.idle],
             busy=self.busy,
             connecting=len(self._connecting),
             waiting=len(self.waiting) + (self._greeting is not None),
@@ -297,7 +296,8 @@ class Pool:
             holder.refuse(error)
 
     def _lost(self, backend: Backend, reason: str) -> None:
-        self.idle.pop(backend.id, None)
+        if backend in self.idle:
+            self.idle.remove(backend)
         self.backends.pop(backend.id, None)
         self.counters.closed += 1
         age = self._loop.time() - backend.born

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pgtrunk.wire.startup import CancelRequest
     from pgtrunk_gateway.auth import LoginLimiter, LoginPolicy
+    from pgtrunk_gateway.cancel.dispatch import Cancellable
     from pgtrunk_gateway.cancel.keys import CancelKey
     from pgtrunk_gateway.config.settings import Config, DatabaseConfig
     from pgtrunk_gateway.pool.backend import Backend
     from pgtrunk_gateway.pool.connect import Deriver
     from pgtrunk_gateway.pool.pool import Pool
     from pgtrunk_gateway.relay.lifecycle import Lifecycle
-    from pgtrunk_gateway.relay.login import Client
     from pgtrunk_gateway.session.statements import Catalogue
 
 __all__ = ["Context", "SessionCounters"]
@@ -25,7 +25,7 @@ __all__ = ["Context", "SessionCounters"]
 class Cancels(Protocol):
     """The cancel keys of all sessions, and what is done with a request."""
 
-    def register(self, session: Client) -> CancelKey:
+    def register(self, session: Cancellable) -> CancelKey:
         """A key for ``session``, until :meth:`forget`."""
 
     def forget(self, key: CancelKey) -> None: ...

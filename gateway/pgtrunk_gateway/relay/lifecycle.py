@@ -54,6 +54,8 @@ class Lifecycle(asyncio.Protocol):
         self.profile: Profile = ()
         """The settings that the client wants."""
         self.transport: asyncio.Transport
+        self.relay: Callable[[bytes], None]
+        """The transport's write: bytes from the backend go straight there."""
         self._inbound = Inbound(context.config.max_packet_size)
         self._request = b""
         """What a backend is waited for with: whole messages, or the beginning of a large one."""
@@ -106,9 +108,6 @@ class Lifecycle(asyncio.Protocol):
 
     def backend_drained(self) -> None:
         self._resume(FULL)
-
-    def relay(self, data: bytes) -> None:
-        self.transport.write(data)
 
     def settled(self) -> None:
         """Nothing is owed any more."""
@@ -174,6 +173,7 @@ class Lifecycle(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are asyncio.Transport in all but name.
         self.transport = cast("asyncio.Transport", transport)
+        self.relay = self.transport.write
         self._since = self._loop.time()
         self.context.session_begins(self)
         self._start_login()

@@ -19,6 +19,7 @@ from pgtrunk.wire import frontend as client
 from pgtrunk.wire.framing import MessageReader
 from pgtrunk.wire.startup import PROTOCOL_3_0, CancelRequest, StartupMessage, parse_startup
 from pgtrunk_gateway import auth
+from pgtrunk_gateway.cancel.dispatch import Cancellable
 from pgtrunk_gateway.errors import (
     AuthenticationFailed,
     CannotConnectNow,
@@ -68,7 +69,7 @@ class Admission:
         self.context.cancels.forget(self.key)
 
 
-class Client(Protocol):
+class Client(Cancellable, Protocol):
     """The session that logs in, as seen from here. Exactly one of its methods is called in the end."""
 
     transport: asyncio.Transport
@@ -84,8 +85,6 @@ class Client(Protocol):
 
     def served(self) -> None:
         """It was no session but a cancel request, which has been acted on."""
-
-    def cancel(self) -> None: ...
 
 
 class SessionLogin:

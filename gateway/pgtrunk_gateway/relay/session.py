@@ -33,6 +33,8 @@ __all__ = ["Session"]
 log = logging.getLogger(__name__)
 
 _IDLE: Final = owed.IDLE
+_STATE_IDLE: Final = State.IDLE
+_STATE_LEASED: Final = State.LEASED
 _HOLD: Final = 16 << 10
 """Octets that a session holds at most before it stops reading. Until then it reads on, to see a client that leaves."""
 
@@ -47,6 +49,7 @@ class Session(Lifecycle):
         """The login is complete; ``rest`` came behind its last message."""
         self.login = None
         self.admission = admission
+        self._pool = admission.pool
         self.profile = admission.profile
         self._handle(Event.ADMITTED)
         if self.context.config.log_connections:
@@ -64,26 +67,25 @@ class Session(Lifecycle):
     def data_received(self, data: bytes) -> None:
         inbound = self._inbound
         state = self.state
-        if (state is State.IDLE or state is State.LEASED) and inbound.empty:
+        if (state is _STATE_IDLE or state is _STATE_LEASED) and not inbound.rest and not inbound.held:
             shape = shape_of(data)
             if shape:
-                if state is State.LEASED:
-                    self._send(data, shape)
-                else:
+                if state is _STATE_IDLE:
                     self._begin(data, shape)
+                else:
+                    self._send(data, shape)
                 return
         self._data_received(data)
 
     def _begin(self, data: bytes, shape: int) -> None:
         """A request comes and no backend is held. IDLE -> LEASED where one is free, as the table has it."""
-        assert self.admission is not None
-        backend = self.admission.pool.take(self)
+        backend = self._pool.take(self)
         if backend is None:
             self._request = data
             self._handle(Event.REQUEST)
             return
         self.backend = backend
-        self.state = State.LEASED
+        self.state = _STATE_LEASED
         self._send(data, shape, fresh=True)
 
     def _send(self, data: bytes, shape: int = OTHER, *, fresh: bool = False) -> None:
@@ -91,7 +93,9 @@ class Session(Lifecycle):
         backend = self.backend
         assert backend is not None
         replies = backend.replies
-        settings = self._begin_lease(backend) if fresh else b""
+        settings = b""
+        if fresh and (self._client_full or self.profile is not backend.profile):
+            settings = self._begin_lease(backend)
         try:
             out = self.requests.plan(data, replies, shape)
         except BrokenRequest as error:
@@ -124,6 +128,8 @@ class Session(Lifecycle):
         if self._client_full:
             backend.pause_reading()
         if self.profile == backend.profile:
+            # From now on they are the same object, which is quicker to see.
+            backend.profile = self.profile
             return b""
         sql = apply(backend.profile, self.profile)
         if not sql:
@@ -148,12 +154,16 @@ class Session(Lifecycle):
             return
         if backend.cancels:
             return
-        if self.state is not State.LEASED:
+        if self.state is not _STATE_LEASED:
             self._handle(Event.UNPINNED_FAILED if failed else Event.SETTLED)
             return
         # LEASED -> IDLE, as the table has it.
-        self.state = State.IDLE
-        self._release()
+        self.state = _STATE_IDLE
+        if self._client_full or self._paused:
+            self._release()
+        else:
+            self.backend = None
+            backend.release()
         if self.context.closing_idle:
             self.end_if_idle()
 

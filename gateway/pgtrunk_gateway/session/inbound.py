@@ -31,29 +31,25 @@ class Inbound:
     :class:`ProtocolViolation` for a type octet or a length that no message has.
     """
 
-    __slots__ = ("_held", "_wanted", "limit", "rest")
+    __slots__ = ("_wanted", "held", "limit", "rest")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.rest = 0
         """Octets still to come of a message that was given in part."""
-        self._held: list[bytes] = []
+        self.held: list[bytes] = []
+        """The beginning of a message that is collected. With neither, the next octet begins a message."""
         self._wanted = 0
-
-    @property
-    def empty(self) -> bool:
-        """At a message boundary, with nothing held."""
-        return not self._held and not self.rest
 
     def feed(self, data: bytes) -> bytes:
         """Takes what arrived, which begins where the last message ended -> what can go on, maybe nothing."""
-        if self._held:
-            self._held.append(data)
+        if self.held:
+            self.held.append(data)
             self._wanted -= len(data)
             if self._wanted > 0:
                 return b""
-            data = b"".join(self._held)
-            self._held = []
+            data = b"".join(self.held)
+            self.held = []
         size = len(data)
         pos = 0
         while size - pos >= HEADER_SIZE:
@@ -87,7 +83,7 @@ class Inbound:
         return data[:pos]
 
     def _hold(self, data: bytes, until: int) -> None:
-        self._held = [data]
+        self.held = [data]
         self._wanted = until - len(data)
 
     def pass_rest(self, data: bytes) -> tuple[bytes, bytes]:

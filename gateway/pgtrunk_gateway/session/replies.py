@@ -59,20 +59,24 @@ _ASYNC = frozenset(b"NAS")
 _ROWS = frozenset(b"Dd")
 """The messages that may be long and many: never held back."""
 
-_WATCHED = bytes(kind in b"ZSGWE" for kind in range(256))
+_WATCHED = bytes(kind in b"ZCSGWE" for kind in range(256))
 
 
 class Owed:
     """One answer that the backend owes. ``ends`` are the message types that complete it."""
 
-    __slots__ = ("ends", "hidden", "label", "message", "ready")
+    __slots__ = ("ends", "hidden", "label", "message", "plain", "ready")
 
-    def __init__(self, label: str, ends: bytes, *, hidden: bool = False, message: bytes = b"") -> None:
+    def __init__(
+        self, label: str, ends: bytes, *, hidden: bool = False, message: bytes = b"", plain: bool = False
+    ) -> None:
         self.label = label
         self.ends = ends
         self.hidden = hidden
         self.message = message
         """The answer itself, of a made one."""
+        self.plain = plain
+        """A whole batch or query, of which the session gets all."""
         self.ready = ends == b"Z"
         """Whether ReadyForQuery ends it, which is where skipping after an error stops."""
 
@@ -115,8 +119,8 @@ def made(message: bytes) -> Owed:
     return Owed("made", b"", message=message)
 
 
-BATCH = Owed("batch", b"Z")
-QUERY = Owed("query", b"Z")
+BATCH = Owed("batch", b"Z", plain=True)
+QUERY = Owed("query", b"Z", plain=True)
 SYNC = Owed("sync", b"Z")
 HIDDEN_SYNC = Owed("hidden sync", b"Z", hidden=True)
 HIDDEN_QUERY = Owed("hidden query", b"Z", hidden=True)
@@ -127,7 +131,6 @@ BIND = Owed("bind", b"2")
 CLOSE = Owed("close", b"3")
 DESCRIBE = Owed("describe", b"Tn")
 EXECUTE = Owed("execute", b"CIs")
-_PLAIN = (BATCH, QUERY)
 
 
 class Replies:
@@ -198,7 +201,12 @@ class Replies:
     @property
     def settled(self) -> bool:
         """Nothing is owed, and no message has come in part."""
-        return not self.queue and not self._need and not self._carry
+        return not self.queue and not self.partial
+
+    @property
+    def partial(self) -> bool:
+        """A message has come in part."""
+        return bool(self._need or self._carry)
 
     def push(self, owed: Owed) -> None:
         """A request has been sent (or need not be, for what is made)."""
@@ -220,37 +228,36 @@ class Replies:
     # -- the backend's bytes ------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> bytes:
-        """Takes what the backend sent -> what the session gets of it. Hot: a plain loop over headers."""
+        """Takes what the backend sent -> what the session gets of it.
+
+        Hot, and plain for it: in a batch without anything hidden or made, only ReadyForQuery and a few others matter,
+        and the rest is hopped over.
+        """
         if self._carry:
             data = self._carry + data
             self._carry = b""
         size = len(data)
         pos = self._need
-        if pos >= size:
-            self._need = pos - size
-            return b"" if self._dropping else data
-        self._need = 0
-        if self._dropping:
-            self._dropping = False
-            self._cut = pos
+        if pos:
+            if pos >= size:
+                self._need = pos - size
+                return b"" if self._dropping else data
+            self._need = 0
+            if self._dropping:
+                self._dropping = False
+                self._cut = pos
         queue = self.queue
-        watched = _WATCHED
-        while size - pos >= 5:
-            kind, length = HEAD(data, pos)
+        plain = bool(queue) and queue[0].plain
+        head, watched, last = HEAD, _WATCHED, size - 5
+        while pos <= last:
+            kind, length = head(data, pos)
+            if plain and not watched[kind]:
+                pos += length + 1
+                continue
             end = pos + length + 1
-            if queue and queue[0] in _PLAIN:
-                if kind == _READY:
-                    if end > size:
-                        break
-                    queue.popleft()
-                    self.status = data[pos + 5]
-                    self.copying = False
-                    if queue and queue[0].message:
-                        self._insert(data, end, self.flush_made())
-                    pos = end
-                    continue
+            if plain and kind == _COMPLETE:
                 # DISCARD ALL and DEALLOCATE ALL are known by the length of their tags first.
-                if not watched[kind] and not (kind == _COMPLETE and length in (16, 19)):
+                if length != 16 and length != 19:
                     pos = end
                     continue
             elif end > size and kind in _ROWS:
@@ -261,8 +268,18 @@ class Replies:
                 break
             if end > size:
                 break
-            self._message(kind, data, pos, end)
+            if plain and kind == _READY:
+                queue.popleft()
+                self.status = data[pos + 5]
+                self.copying = False
+                if queue and queue[0].message:
+                    self._insert(data, end, self.flush_made())
+            else:
+                self._message(kind, data, pos, end)
+            plain = bool(queue) and queue[0].plain
             pos = end
+        if pos == size and not self._cut and not self._out:
+            return data
         return self._rest(data, pos, size)
 
     def _rest(self, data: bytes, pos: int, size: int) -> bytes:
@@ -274,7 +291,7 @@ class Replies:
             self._carry = data[pos:]
         cut, self._cut = self._cut, 0
         if not self._out:
-            return data[cut:pos] if cut or pos < size else data
+            return data[cut:pos]
         out, self._out = self._out, []
         if cut < pos:
             out.append(data[cut:pos])

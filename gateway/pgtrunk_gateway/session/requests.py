@@ -125,10 +125,12 @@ class Requests:
         ``shape`` is what :func:`shape_of` says of it, where it was asked. Raises :class:`BrokenRequest` at the first
         message that no client may send.
         """
+        # What Replies.push would do for these two is written out: every query comes through here.
         if shape == QUERY:
             replies.unnamed = None
-            replies.push(owed.QUERY)
-            self.open = False
+            replies.batch += 1
+            replies.skipping = self.open = False
+            replies.queue.append(owed.QUERY)
             return data
         if shape == EXECUTION and not self.open:
             end = data.index(0, 6)
@@ -136,7 +138,9 @@ class Requests:
             if statement is not None and replies.prepared.usable(statement, replies.batch):
                 name = statement.name
                 if len(name) == end - 6:
-                    replies.push(owed.BATCH)
+                    replies.batch += 1
+                    replies.skipping = False
+                    replies.queue.append(owed.BATCH)
                     return data[:6] + name + data[end:]
         size = len(data)
         self.unpinned = False
