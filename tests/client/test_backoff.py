@@ -20,4 +20,4 @@ def test_it_doubles_up_to_a_ceiling(failures: int, jitter: float, expected: floa
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
 def test_jitter_takes_off_at_most_half(failures: int, jitter: float) -> None:
     full = Backoff().delay(failures, 0.0)
-    assert full / 2 < Backoff().delay(failures, jitter) <= full <= 5.0
+    assert full / 2 <= Backoff().delay(failures, jitter) <= full <= 5.0

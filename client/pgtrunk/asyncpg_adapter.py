@@ -1,0 +1,157 @@
+"""asyncpg over a stream, by documented parameters of asyncpg only.
+
+asyncpg reaches the network through the event loop that it is given: for a host that starts with "/" it calls
+``loop.create_unix_connection``, without TLS and without touching a socket. So each connection gets a loop of its own,
+which is the running one but for that method. The first call is the session and takes a stream of the trunk; every
+later one is a CancelRequest and goes outside the cap, on the same QUIC connection: a cancel that waited at the cap
+would wait for the very query that it is to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import asyncpg
+
+from pgtrunk.dsn import check_session_arguments
+from pgtrunk.errors import LoginTimeout, UsageError
+from pgtrunk.refusal import Limit, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pgtrunk.address import Address
+    from pgtrunk.trunk import Trunk
+
+__all__ = ["CANCEL_TIMEOUT", "AsyncpgAdapter", "keep_session"]
+
+CANCEL_TIMEOUT = 10.0
+"""Seconds that a CancelRequest may take, the wait for its stream included. asyncpg itself would wait for ever."""
+
+CONNECT_TIMEOUT = 60.0
+"""asyncpg's own default for ``timeout``."""
+
+NO_FILE = os.path.join(__file__, "none")
+"""A path that never exists: a file has no entries. asyncpg would take the password of localhost from ~/.pgpass."""
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+
+async def keep_session(_connection: asyncpg.Connection) -> None:
+    """The ``reset`` of a trunk's pool: nothing.
+
+    asyncpg's own costs a round trip, and resets a backend that a transaction-pooling gateway has given to somebody
+    else by then. An open transaction is still rolled back by asyncpg, before this is called.
+    """
+
+
+class AsyncpgAdapter:
+    """Makes asyncpg connections and pools on one trunk."""
+
+    def __init__(self, trunk: Trunk, address: Address, *, acquire_timeout: float, verified: bool) -> None:
+        self._trunk = trunk
+        self._acquire_timeout = acquire_timeout
+        self._verified = verified
+        # What asyncpg shows as the address of a connection: /pgtrunk/gw.example.net/.s.PGSQL.6432.
+        self._place = {"host": f"/pgtrunk/{address.host}", "port": address.port}
+
+    async def connect(self, dsn: str | None, arguments: dict[str, Any]) -> asyncpg.Connection:
+        """Opens a session; see `StreamManager.connect`."""
+        self._check(dsn, arguments)
+        timeout = arguments.pop("timeout", CONNECT_TIMEOUT)
+        clock = asyncio.timeout(timeout)
+        loop = StreamLoop(self._trunk, clock, timeout, self._acquire_timeout)
+        forced = {"loop": loop, "timeout": None, "ssl": False, "direct_tls": False, "passfile": NO_FILE, **self._place}
+        try:
+            async with clock:
+                return await asyncpg.connect(dsn, **(arguments | forced))
+        except TimeoutError as exc:
+            # An AcquireTimeout is a TimeoutError too; only our own clock's stands for the login.
+            if not clock.expired():
+                raise
+            raise LoginTimeout(f"the session was not ready within timeout={seconds(timeout)}: {loop.progress}") from exc
+
+    def create_pool(self, dsn: str | None, arguments: dict[str, Any]) -> asyncpg.Pool:
+        """Makes a pool; see `StreamManager.create_pool`."""
+        if arguments.get("connect") is not None:
+            raise UsageError("connect= of a pool is how the trunk opens its sessions, and cannot be replaced")
+        self._check(dsn, arguments)
+
+        async def connect(*args: Any, loop: object, **kwargs: Any) -> asyncpg.Connection:
+            # Called by the pool with its own loop, which is ours.
+            return await self.connect(args[0] if args else None, kwargs)
+
+        defaults = {"reset": keep_session}
+        return asyncpg.create_pool(dsn, **(defaults | arguments | {"loop": self._trunk.loop, "connect": connect}))
+
+    def _check(self, dsn: str | None, arguments: dict[str, Any]) -> None:
+        self._trunk.check()
+        if arguments.get("loop") is not None:
+            raise UsageError("loop= is how the trunk carries asyncpg, and cannot be given; the running loop is used")
+        check_session_arguments(dsn, arguments, gateway=self._trunk.gateway, verified=self._verified)
+
+
+class StreamLoop:
+    """The loop of one asyncpg connection: the running one, but that connections are streams of a trunk."""
+
+    def __init__(self, trunk: Trunk, clock: asyncio.Timeout, timeout: float | None, acquire_timeout: float) -> None:
+        self._trunk = trunk
+        self._loop = trunk.loop
+        self._clock = clock
+        self._timeout = timeout
+        self._acquire_timeout = acquire_timeout
+        self._link: int | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    # asyncio.current_task(loop) looks a task up by its loop, so this has to be found as the real one.
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self._loop
+
+    def __hash__(self) -> int:
+        return hash(self._loop)
+
+    @property
+    def progress(self) -> str:
+        """How far the session got, for the message of a timeout."""
+        if self._link is None:
+            return "no stream had been asked for yet (is password= a function that takes long?)"
+        return "it had its stream, but the gateway did not end the login; perhaps it waits for a backend"
+
+    async def create_unix_connection(
+        self, factory: Callable[[], P], path: str | None = None, **_: object
+    ) -> tuple[asyncio.Transport, P]:
+        """The first call opens the session's stream, later ones a CancelRequest's."""
+        self._trunk.check()
+        if self._link is not None:
+            return await self._open_cancel(factory, self._link)
+        deadline = self._clock.when()
+        limit = self._stricter(deadline)
+        # The wait for a stream has its own deadline and its own error, which would lose a race with this clock.
+        self._set_clock(None)
+        opened = await self._trunk.open_stream(factory, limit)
+        self._set_clock(deadline)
+        self._link = opened.link
+        return opened.transport, opened.protocol
+
+    async def create_connection(self, *_: object, **__: object) -> Any:
+        raise UsageError("asyncpg asked for a TCP connection in a session that is a stream")
+
+    async def _open_cancel(self, factory: Callable[[], P], link: int) -> tuple[asyncio.Transport, P]:
+        limit = Limit("the time for a cancel", CANCEL_TIMEOUT, self._loop.time() + CANCEL_TIMEOUT)
+        opened = await self._trunk.open_stream(factory, limit, link=link)
+        return opened.transport, opened.protocol
+
+    def _stricter(self, deadline: float | None) -> Limit:
+        acquire = Limit("acquire_timeout", self._acquire_timeout, self._loop.time() + self._acquire_timeout)
+        if deadline is None or self._timeout is None or acquire.deadline <= deadline:
+            return acquire
+        return Limit("timeout", self._timeout, deadline)
+
+    def _set_clock(self, when: float | None) -> None:
+        # Once it has expired the task is being cancelled, and the clock can no longer be set.
+        if not self._clock.expired():
+            self._clock.reschedule(when)

@@ -1,0 +1,203 @@
+"""`StreamManager`: what an application holds. It checks what it is given, and hands on to the trunk and the adapter."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from pgtrunk.address import Address
+from pgtrunk.allocation import Rules
+from pgtrunk.errors import TrunkClosed, UsageError
+from pgtrunk.refusal import Limit
+from pgtrunk.trunk import Trunk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import asyncpg
+
+    from pgtrunk.asyncpg_adapter import AsyncpgAdapter
+    from pgtrunk.connection import Connection
+    from pgtrunk.telemetry import TrunkStats
+
+__all__ = ["StreamManager"]
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+
+class StreamManager:
+    """A trunk to one gateway: many Postgres sessions as streams over a few QUIC connections.
+
+    ``gateway`` is ``host``, ``host:port`` or ``[v6]:port``; the port is 6432 unless given.
+
+    ``connections``: QUIC connections at most. One is opened when a session needs it, and closed again when it has
+    carried none for a while.
+    ``streams_per_connection``: sessions at most on each; never more than the gateway allows, less a few kept for
+    cancels. A new session goes to the first connection with room, another connection is opened only when all are full,
+    and when all ``connections`` are, callers wait in order.
+    ``acquire_timeout``: seconds that a caller waits for a stream.
+    ``connect_timeout``: seconds that one attempt to open a QUIC connection may take.
+
+    ``ca_file`` (a path) or ``ca_data`` (PEM) hold the CAs that the gateway's certificate must lead to; the system's are
+    used where neither is given. ``server_name`` is the name that the certificate must carry, the host unless given.
+    ``cert_file`` and ``key_file`` are the client's own certificate, for a gateway that asks for one.
+    ``dangerously_skip_certificate_verification=True`` talks to whoever answers: every password goes to them.
+
+    ``congestion_floor``: datagrams below which losses never take the congestion window, for paths that are known to
+    carry them; 0 is RFC 9002.
+
+    A manager belongs to the event loop on which it was opened, and to that process: `UsageError` otherwise.
+    """
+
+    def __init__(
+        self,
+        gateway: str,
+        *,
+        connections: int = 4,
+        streams_per_connection: int = 100,
+        acquire_timeout: float = 10.0,
+        connect_timeout: float = 5.0,
+        ca_file: str | None = None,
+        ca_data: bytes | None = None,
+        server_name: str | None = None,
+        cert_file: str | None = None,
+        key_file: str | None = None,
+        dangerously_skip_certificate_verification: bool = False,
+        congestion_floor: int = 0,
+    ) -> None:
+        _require_positive_int(connections=connections, streams_per_connection=streams_per_connection)
+        _require_seconds(acquire_timeout=acquire_timeout, connect_timeout=connect_timeout)
+        self._address = Address.parse(gateway)
+        self._rules = Rules(
+            connections=connections, streams_per_connection=streams_per_connection, patience=acquire_timeout
+        )
+        self._acquire_timeout = acquire_timeout
+        self._connect_timeout = connect_timeout
+        self._verified = not dangerously_skip_certificate_verification
+        # Imported here, not above: `import pgtrunk` alone stays quick.
+        from pgtrunk.quic.client import ClientConfig
+        from pgtrunk.quic.config import QuicLimits
+
+        self._config = ClientConfig(
+            limits=QuicLimits(congestion_floor=congestion_floor, max_streams=0),
+            ca_file=ca_file,
+            ca_data=ca_data,
+            server_name=server_name,
+            cert_file=cert_file,
+            key_file=key_file,
+            verify=self._verified,
+        )
+        self._trunk: Trunk | None = None
+        self._adapter: AsyncpgAdapter | None = None
+
+    async def open(self) -> None:
+        """Makes the manager ready on the running loop. Connects to nothing yet; a second call does nothing.
+
+        Raises `CertificateFileError` for files that cannot be read or do not fit together.
+        """
+        if self._trunk is None:
+            self._config.quic(self._address.host, now=time.time())
+            self._trunk = Trunk(str(self._address), self._rules, self._dial)
+        self._trunk.check()
+
+    async def close(self) -> None:
+        """Ends all sessions and connections, within a few seconds; afterwards everything raises `TrunkClosed`.
+
+        Callers that wait for a stream get `TrunkClosed` at once, and sessions `SessionLost` once what they have written
+        is sent: to end a session in peace, close it first. Cancelling the caller does not stop it.
+        """
+        if self._trunk is None:
+            self._trunk = Trunk(str(self._address), self._rules, self._dial)
+        await self._trunk.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def connect(self, dsn: str | None = None, **arguments: Any) -> asyncpg.Connection:
+        """Opens a session and returns an `asyncpg.Connection`. The arguments are those of `asyncpg.connect`.
+
+        The DSN's form is ``postgresql://user:password@/database``. What would say where to connect and how is refused
+        with `UsageError`: ``host``, ``port``, ``loop``, ``direct_tls``, ``passfile``, an ``ssl`` context, and the
+        DSN's ``ssl*`` options; but ``sslmode`` is ignored as long as the trunk keeps what it promises. PGUSER,
+        PGPASSWORD, PGDATABASE and a service's user, password and dbname apply as in asyncpg; PGHOST, PGPORT,
+        PGSSLMODE, PGPASSFILE and ~/.pgpass do not.
+
+        ``timeout`` (60 s) bounds everything together; ``acquire_timeout`` bounds the wait for a stream alone. The
+        stricter one decides, and the error names it. Raises `AcquireTimeout`, `GatewayUnreachable`,
+        `CertificateError`, `LoginTimeout`, `TrunkClosed`, and what asyncpg raises. A session whose connection is lost
+        says so by `asyncpg.ConnectionDoesNotExistError`, caused by `SessionLost`.
+        """
+        return await self._asyncpg().connect(dsn, arguments)
+
+    def create_pool(self, dsn: str | None = None, **arguments: Any) -> asyncpg.Pool:
+        """Returns an `asyncpg.Pool` whose connections are sessions of this trunk: ``async with`` or ``await`` it.
+
+        The arguments are those of `asyncpg.create_pool`, less ``connect``; the DSN is that of `connect`. Unless
+        ``reset`` is given, a connection that comes back is not reset: behind a gateway that pools transactions,
+        asyncpg's own reset is a round trip that resets somebody else's backend (``reset=None`` asks for it).
+        """
+        return self._asyncpg().create_pool(dsn, arguments)
+
+    async def open_stream(self, factory: Callable[[], P]) -> tuple[asyncio.Transport, P]:
+        """Opens a stream for any `asyncio.Protocol`, and returns its transport and protocol.
+
+        It counts as a session, from now until ``connection_lost``. Raises as `connect` does, less asyncpg's errors.
+        """
+        trunk = self._open_trunk()
+        deadline = trunk.loop.time() + self._acquire_timeout
+        opened = await trunk.open_stream(factory, Limit("acquire_timeout", self._acquire_timeout, deadline))
+        return opened.transport, opened.protocol
+
+    def stats(self) -> TrunkStats:
+        """Returns what the trunk is doing and what it has done; after `close` too."""
+        if self._trunk is None:
+            raise self._not_open()
+        return self._trunk.stats()
+
+    def __repr__(self) -> str:
+        return f"<StreamManager {self._address} {'not open' if self._trunk is None else self._trunk.summary}>"
+
+    def _open_trunk(self) -> Trunk:
+        if self._trunk is None:
+            raise self._not_open()
+        self._trunk.check()
+        return self._trunk
+
+    def _not_open(self) -> TrunkClosed:
+        return TrunkClosed(
+            f"the trunk to {self._address} is not open: use `async with StreamManager(...)`, or `await manager.open()`"
+        )
+
+    def _asyncpg(self) -> AsyncpgAdapter:
+        trunk = self._open_trunk()
+        if self._adapter is None:
+            # asyncpg is imported by those who use it: a trunk can carry other protocols too.
+            from pgtrunk.asyncpg_adapter import AsyncpgAdapter
+
+            self._adapter = AsyncpgAdapter(
+                trunk, self._address, acquire_timeout=self._acquire_timeout, verified=self._verified
+            )
+        return self._adapter
+
+    async def _dial(self) -> Connection:
+        from pgtrunk.quic.client import connect
+
+        return await connect(self._address.host, self._address.port, config=self._config, timeout=self._connect_timeout)
+
+
+def _require_positive_int(**settings: object) -> None:
+    for name, value in settings.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UsageError(f"{name}={value!r}: a whole number of at least 1 is needed")
+
+
+def _require_seconds(**settings: object) -> None:
+    for name, value in settings.items():
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not isfinite(value) or value <= 0:
+            raise UsageError(f"{name}={value!r}: seconds are needed, more than 0 and not for ever")

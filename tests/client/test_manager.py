@@ -1,0 +1,139 @@
+"""What an application sees of a manager: its arguments, its life, its words."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import pgtrunk
+from helpers.fake_gateway import FakeGateway, Sink
+from pgtrunk import CertificateFileError, StreamManager, TrunkClosed, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def manager(gateway: FakeGateway | None = None, **settings: Any) -> StreamManager:
+    made = StreamManager("gw.test", dangerously_skip_certificate_verification=True, **settings)
+    made._dial = (gateway or FakeGateway()).connect  # type: ignore[method-assign]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"connections": 0}, "connections=0: a whole number of at least 1"),
+        ({"connections": True}, "connections=True"),
+        ({"streams_per_connection": -1}, "streams_per_connection=-1"),
+        ({"streams_per_connection": 1.5}, r"streams_per_connection=1\.5"),
+        ({"acquire_timeout": 0}, "acquire_timeout=0: seconds are needed"),
+        ({"acquire_timeout": None}, "acquire_timeout=None"),
+        ({"acquire_timeout": float("inf")}, "acquire_timeout=inf.*not for ever"),
+        ({"connect_timeout": float("nan")}, "connect_timeout=nan"),
+        ({"connect_timeout": "5"}, "connect_timeout='5'"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name_and_value(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        manager(**settings)
+
+
+def test_a_wrong_address_is_refused() -> None:
+    with pytest.raises(UsageError, match="is no gateway address"):
+        StreamManager("gw:port")
+
+
+async def test_files_that_cannot_be_read_are_told_when_it_is_opened(tmp_path: Path) -> None:
+    missing = str(tmp_path / "ca.pem")
+    with pytest.raises(CertificateFileError, match=r"ca_file.*ca\.pem"):
+        await StreamManager("gw.test", ca_file=missing).open()
+
+
+async def test_a_stream_carries_any_protocol() -> None:
+    gateway = FakeGateway()
+    async with manager(gateway) as trunk:
+        transport, protocol = await trunk.open_stream(Sink)
+        assert isinstance(protocol, Sink)
+        transport.write(b"hello")
+        await asyncio.sleep(0)
+        assert gateway.connections[0].streams[0].peer.protocol.data == b"hello"
+        assert trunk.stats().streams_in_use == 1
+        transport.close()
+        await protocol.lost
+
+
+async def test_opened_by_hand() -> None:
+    trunk = manager()
+    await trunk.open()
+    await trunk.open()
+    transport, _ = await trunk.open_stream(Sink)
+    await trunk.close()
+    await trunk.close()
+    assert transport.is_closing()
+
+
+async def test_before_it_is_opened_everything_says_so() -> None:
+    trunk = manager()
+    with pytest.raises(TrunkClosed, match="is not open: use `async with StreamManager"):
+        await trunk.open_stream(Sink)
+    with pytest.raises(TrunkClosed):
+        await trunk.connect()
+    with pytest.raises(TrunkClosed):
+        trunk.create_pool()
+    with pytest.raises(TrunkClosed):
+        trunk.stats()
+    await trunk.close()
+    with pytest.raises(TrunkClosed, match="is closed"):
+        await trunk.open()
+
+
+async def test_after_it_is_closed_everything_says_so_but_stats() -> None:
+    async with manager() as trunk:
+        await trunk.open_stream(Sink)
+    with pytest.raises(TrunkClosed, match="is closed"):
+        await trunk.open_stream(Sink)
+    with pytest.raises(TrunkClosed):
+        await trunk.open()
+    assert trunk.stats().streams_opened == 1
+
+
+async def test_a_second_loop_is_refused_for_every_use() -> None:
+    async with manager() as trunk:
+
+        async def use() -> None:
+            for attempt in (trunk.open, trunk.close, trunk.connect):
+                with pytest.raises(UsageError, match="another event loop"):
+                    await attempt()
+            with pytest.raises(UsageError, match="another event loop"):
+                await trunk.open_stream(Sink)
+            with pytest.raises(UsageError, match="another event loop"):
+                trunk.create_pool()
+
+        await asyncio.to_thread(lambda: asyncio.run(use()))
+
+
+async def test_repr_in_each_state() -> None:
+    trunk = manager(connections=2, streams_per_connection=3)
+    assert repr(trunk) == "<StreamManager gw.test:6432 not open>"
+    async with trunk:
+        await trunk.open_stream(Sink)
+        counts = "[connections: 1 ready, of 2 | streams: 1 in use, of 6 | 0 waiting]"
+        assert repr(trunk) == f"<StreamManager gw.test:6432 open {counts}>"
+    assert repr(trunk).startswith("<StreamManager gw.test:6432 closed [")
+
+
+def test_all_that_is_public_is_there() -> None:
+    assert all(hasattr(pgtrunk, name) for name in pgtrunk.__all__)
+
+
+def test_importing_it_loads_neither_asyncpg_nor_quic_nor_the_gateway() -> None:
+    script = (
+        "import sys, pgtrunk\n"
+        "heavy = {'asyncpg', 'aioquic', 'cryptography', 'hdrh', 'uvloop', 'scramp', 'pgtrunk_gateway'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
