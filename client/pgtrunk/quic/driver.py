@@ -17,6 +17,7 @@ from pgtrunk.errors import GatewayUnreachable, SessionLost, TrunkError
 
 from .ending import explain
 from .stream import Stream
+from .streams import HandshakeConfirmed
 from .transport import StreamTransport
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class ConnectionDriver:
     Callbacks, all optional and all attributes that may be set later:
 
     * ``on_ready(driver)``: the handshake is complete.
+    * ``on_confirmed(driver)``: the other end knows that too; a client's certificate is accepted only then.
     * ``on_cid_issued(cid)``, ``on_cid_retired(cid)``: connection ids for a demultiplexer, beside ``cids`` at the start.
     * ``on_credit(driver)``: the peer lets us open more streams.
     * ``on_lost(driver, error)``: once; no stream can be opened any more, and all get ``connection_lost``. ``error`` is
@@ -59,6 +61,7 @@ class ConnectionDriver:
         send: Callable[[bytes, NetworkAddress], object],
         accept: Acceptor | None = None,
         on_ready: Callable[[ConnectionDriver], object] | None = None,
+        on_confirmed: Callable[[ConnectionDriver], object] | None = None,
         on_lost: Callable[[ConnectionDriver, TrunkError | None], object] | None = None,
         on_closed: Callable[[ConnectionDriver, TrunkError | None], object] | None = None,
         on_credit: Callable[[ConnectionDriver], object] | None = None,
@@ -70,6 +73,7 @@ class ConnectionDriver:
         self.loop = loop
         self.streams: dict[int, StreamTransport] = {}
         self.on_ready = on_ready
+        self.on_confirmed = on_confirmed
         self.on_lost = on_lost
         self.on_closed = on_closed
         self.on_credit = on_credit
@@ -164,8 +168,7 @@ class ConnectionDriver:
             self._process()
         if quic._remote_max_streams_bidi != self._credit:
             self._credit_changed()
-        if not self._flush_due:
-            self.touch()
+        self.touch()
 
     def touch(self) -> None:
         """Have the connection flushed, once, at the end of this loop tick."""
@@ -173,9 +176,13 @@ class ConnectionDriver:
             self._flush_due = True
             self.loop.call_soon(self._flush)
 
-    def open_stream(self, factory: Callable[[], P]) -> tuple[StreamTransport, P]:
-        """Open a stream for ``factory``'s protocol. Raises SessionLost on a lost connection or where there is no
-        credit."""
+    def open_stream(
+        self, factory: Callable[[], P], *, on_closed: Callable[[BaseException | None], None] | None = None
+    ) -> tuple[StreamTransport, P]:
+        """Open a stream for ``factory``'s protocol; ``on_closed`` follows the protocol's ``connection_lost``.
+
+        Raises SessionLost on a lost connection, or where there is no credit.
+        """
         if self.stream_credit == 0:
             raise self.error or SessionLost(
                 f"no stream can be opened on the connection with {self.peername}: "
@@ -183,6 +190,7 @@ class ConnectionDriver:
             )
         protocol = factory()
         transport = self._attach(self.quic.open_stream())
+        transport.on_closed = on_closed
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         return transport, protocol
@@ -297,6 +305,9 @@ class ConnectionDriver:
             self._is_ready = True
             if self.on_ready is not None:
                 self.on_ready(self)
+        elif isinstance(event, HandshakeConfirmed):
+            if self.on_confirmed is not None:
+                self.on_confirmed(self)
         elif isinstance(event, events.ConnectionIdRetired):
             if self.on_cid_retired is not None:
                 self.on_cid_retired(event.connection_id)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from aioquic._buffer import Buffer, BufferReadError
 from aioquic._crypto import CryptoError
 from aioquic.quic.connection import (
     END_STATES,
@@ -18,16 +19,14 @@ from aioquic.quic.connection import (
     QuicReceiveContext,
 )
 from aioquic.quic.packet import QuicErrorCode, QuicFrameType
-from aioquic.quic.packet_builder import QuicDeliveryState
 from aioquic.quic.recovery import MAX_ACK_RANGES
-from aioquic.quic.stream import FinalSizeError
+from aioquic.quic.stream import FinalSizeError, StreamFinishedError
 from aioquic.tls import Epoch
 
 from .acks import Acknowledging
 from .config import CID_LENGTH
 
 if TYPE_CHECKING:
-    from aioquic._buffer import Buffer
     from aioquic.quic.connection import NetworkAddress
 
     from .stream import Stream
@@ -39,6 +38,11 @@ MAX_CRYPTO = 64 << 10
 longest that is sensible is a client's chain of certificates."""
 
 
+SILENT_FRAMES = frozenset({0x00, 0x02, 0x03, 0x1C, 0x1D})
+"""PADDING, ACK and CONNECTION_CLOSE, which elicit no ACK (RFC 9000 section 13.2.1). Plain integers: aioquic's set of
+enum members compares slowly."""
+
+
 class Receiving(Acknowledging):
     """The part of a connection that takes packets in."""
 
@@ -47,6 +51,8 @@ class Receiving(Acknowledging):
         self.heard_at = 0.0
         """When the last genuine packet came."""
         self._is_settled = False
+        handlers: dict[int, tuple[Any, frozenset[Epoch]]] = self._QuicConnection__frame_handlers  # type: ignore[attr-defined]
+        self._handlers = {number: handler for number, (handler, epochs) in handlers.items() if Epoch.ONE_RTT in epochs}
 
     def receive_datagram(self, data: bytes, addr: NetworkAddress, now: float) -> None:
         """Take a datagram in. What it means is in ``next_event``."""
@@ -94,7 +100,7 @@ class Receiving(Acknowledging):
             self._spin_highest_pn = number
         context = QuicReceiveContext(Epoch.ONE_RTT, self.host_cid, self._network_paths[0], None, now, None)
         try:
-            is_ack_eliciting, _ = self._payload_received(context, payload)
+            is_ack_eliciting = self._take_frames(context, payload)
         except QuicConnectionError as exc:
             self._logger.warning(exc)
             self.close(exc.error_code, exc.frame_type, exc.reason_phrase)
@@ -115,6 +121,34 @@ class Receiving(Acknowledging):
             space.ack_queue.shift()
 
     # -- frames
+
+    def _take_frames(self, context: QuicReceiveContext, payload: bytes) -> bool:
+        """Handle the frames of a 1-RTT packet; True when they elicit an ACK.
+
+        As aioquic's ``_payload_received``, which besides looks up with each frame whether the epoch allows it.
+        """
+        if not payload:
+            raise QuicConnectionError(QuicErrorCode.PROTOCOL_VIOLATION, QuicFrameType.PADDING, "Packet has no frames")
+        buf = Buffer(data=payload)
+        handlers = self._handlers
+        is_ack_eliciting = False
+        frame_type = 0
+        try:
+            while not buf.eof():
+                frame_type = buf.pull_uint_var()
+                try:
+                    handlers[frame_type](context, frame_type, buf)
+                except StreamFinishedError:
+                    pass  # late, for a stream that is over
+                if frame_type not in SILENT_FRAMES:
+                    is_ack_eliciting = True
+        except KeyError as exc:
+            if frame_type in handlers:
+                raise
+            raise QuicConnectionError(QuicErrorCode.FRAME_ENCODING_ERROR, frame_type, "Unknown frame type") from exc
+        except BufferReadError as exc:
+            raise QuicConnectionError(QuicErrorCode.FRAME_ENCODING_ERROR, frame_type, "Failed to parse frame") from exc
+        return is_ack_eliciting
 
     def _handle_stream_frame(self, context: QuicReceiveContext, frame_type: int, buf: Buffer) -> None:
         stream_id = buf.pull_uint_var()
@@ -167,7 +201,7 @@ class Receiving(Acknowledging):
         super()._handle_stop_sending_frame(context, frame_type, buf)
         stream = self._stream_named_at(buf, start)
         if stream is not None and stream.sender.reset_pending:
-            self._activate(stream)
+            self.activate(stream)
 
     def _stream_named_at(self, buf: Buffer, start: int) -> Stream | None:
         end = buf.tell()
@@ -183,7 +217,7 @@ class Receiving(Acknowledging):
         if limit > stream.max_stream_data_remote:
             stream.max_stream_data_remote = limit
             if not stream.sender.buffer_is_empty:
-                self._activate(stream)
+                self.activate(stream)
 
     def _handle_max_data_frame(self, context: QuicReceiveContext, frame_type: int, buf: Buffer) -> None:
         super()._handle_max_data_frame(context, frame_type, buf)
@@ -195,7 +229,7 @@ class Receiving(Acknowledging):
         super()._handle_stream_data_blocked_frame(context, frame_type, buf)
         stream = self._stream_named_at(buf, start)
         if stream is not None and stream.max_stream_data_local > self.limits.initial_window:
-            self._on_max_stream_data_delivery(QuicDeliveryState.LOST, stream)
+            self._credit_lost(stream)
 
     def _handle_crypto_frame(self, context: QuicReceiveContext, frame_type: int, buf: Buffer) -> None:
         """Bound what a handshake may make us hold: the bytes after a gap, and a message that never ends."""

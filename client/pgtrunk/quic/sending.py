@@ -40,6 +40,9 @@ aioquic forget) which of our ACKs arrived. RFC 9000 section 13.2.4."""
 LEAST_FRAGMENT = 64
 """Bytes of a message that are worth a frame of their own at the end of a packet."""
 
+TAG_SIZE = 16
+"""Octets that each cipher suite of TLS 1.3 adds to a packet."""
+
 ACKED = QuicDeliveryState.ACKED
 
 
@@ -47,8 +50,13 @@ class Fill(Enum):
     """What became of a stream's turn."""
 
     DRAINED = auto()
+    """Nothing is left to send."""
     BLOCKED = auto()
+    """The peer gives no more credit."""
+    SERVED = auto()
+    """The packet is full, and has some of it."""
     FULL = auto()
+    """The packet was full before."""
 
 
 class Sending(Acknowledging):
@@ -236,7 +244,7 @@ class Sending(Acknowledging):
                 buf = builder.start_frame(
                     QuicFrameType.MAX_STREAM_DATA,
                     MAX_STREAM_DATA_FRAME_CAPACITY,
-                    self._on_max_stream_data_delivery,
+                    self._on_stream_credit_delivered,
                     (stream,),
                 )
                 buf.push_uint_var(stream.stream_id)
@@ -244,14 +252,9 @@ class Sending(Acknowledging):
                 stream.max_stream_data_local_sent = stream.max_stream_data_local
             del self._indebted[stream]
 
-    def _on_max_stream_data_delivery(
-        self,
-        delivery: QuicDeliveryState,
-        stream: Stream,  # type: ignore[override]
-    ) -> None:
-        if delivery is not ACKED and not stream.receiver.is_finished and not stream.receiver.discarding:
-            stream.max_stream_data_local_sent = 0
-            self._indebted[stream] = None
+    def _on_stream_credit_delivered(self, delivery: QuicDeliveryState, stream: Stream) -> None:
+        if delivery is not ACKED:
+            self._credit_lost(stream)
 
     # -- streams
 
@@ -261,59 +264,63 @@ class Sending(Acknowledging):
         while ready:
             stream = ready[0]
             if stream.receiver.stop_pending:
-                self._write_stop_sending_frame(builder, stream)
+                self._write_stop(builder, stream)
             if stream.sender.reset_pending:
-                self._write_reset_stream_frame(builder, stream)
+                self._write_reset(builder, stream)
             elif not stream.sender.buffer_is_empty:
-                fill, used = self._write_stream_data(builder, stream)
+                fill = self._write_stream_data(builder, stream)
                 if fill is Fill.FULL:
-                    if used:
-                        ready.rotate(-1)
+                    return
+                if fill is Fill.SERVED:
+                    ready.rotate(-1)
                     return
                 if fill is Fill.BLOCKED and self._remote_max_data_used >= self._remote_max_data:
                     self._starved[stream] = None
             ready.popleft()
             stream.queued = False
 
-    def _write_stream_data(self, builder: QuicPacketBuilder, stream: Stream) -> tuple[Fill, bool]:
-        """Write a stream's frames. Plain and long because every query passes through here, twice."""
+    def _write_stream_data(self, builder: QuicPacketBuilder, stream: Stream) -> Fill:
+        """Write a stream's frames. Plain and long, and it looks into the builder: every query passes here, twice."""
         sender = stream.sender
-        used = False
+        buf, packet = builder._buffer, builder._packet
+        assert packet is not None
+        fill = Fill.FULL
         while True:
             highest = sender.highest_offset
             limit = min(stream.max_stream_data_remote, highest + self._remote_max_data - self._remote_max_data_used)
-            offset, end = sender._lost[0] if sender._lost else (highest, min(sender._buffer_stop, limit))
-            overhead = 3 + size_uint_var(stream.stream_id) + (size_uint_var(offset) if offset else 0)
-            room = builder.remaining_flight_space - overhead
-            waiting = end - offset
-            # A small message is not split for the sake of a packet's last bytes: that costs two frames, and the far end
-            # has fast paths for messages that come whole.
-            is_scrap = room < waiting and (room < LEAST_FRAGMENT or waiting <= self._max_datagram_size >> 1)
-            if is_scrap and not builder.packet_is_empty:
-                return Fill.FULL, used
+            if sender._lost:
+                offset, end = sender._lost[0]
+            else:
+                offset, end = highest, min(sender._buffer_stop, limit)
+            overhead = stream.header_size + (0 if not offset else 2 if 64 <= offset < 16384 else size_uint_var(offset))
+            room = builder._flight_capacity - buf.tell() - overhead - TAG_SIZE
+            if room < end - offset:
+                # A small message is not split for the sake of a packet's last bytes: that costs two frames, and the far
+                # end has fast paths for messages that come whole.
+                is_scrap = room < LEAST_FRAGMENT or end - offset <= self._max_datagram_size >> 1
+                if is_scrap and not builder.packet_is_empty:
+                    return fill
             frame = sender.take(room, limit)
             if frame is None:
-                return (Fill.FULL if room < LEAST_FRAGMENT else Fill.BLOCKED), used
-            used = True
+                return fill if room < LEAST_FRAGMENT else Fill.BLOCKED
             offset, data, fin = frame
             stop = offset + len(data)
-            buf = builder.start_frame(
-                (0x0E if offset else 0x0A) | fin,  # STREAM with a length, with an offset unless that is 0
-                overhead,
-                self._on_data_delivery,
-                (stream, offset, stop, fin),
-            )
+            # What builder.start_frame does for a frame that elicits an ACK and fits.
+            packet.is_ack_eliciting = packet.in_flight = True
+            packet.delivery_handlers.append((self._on_data_delivered, (stream, offset, stop, fin)))
+            buf.push_uint_var((0x0E if offset else 0x0A) | fin)  # STREAM with a length; with an offset unless that is 0
             buf.push_uint_var(stream.stream_id)
             if offset:
                 buf.push_uint_var(offset)
-            buf.push_uint16(len(data) | 0x4000)
+            buf.push_uint16(stop - offset | 0x4000)
             buf.push_bytes(data)
             if stop > highest:
                 self._remote_max_data_used += stop - highest
             if sender.buffer_is_empty:
-                return Fill.DRAINED, used
+                return Fill.DRAINED
+            fill = Fill.SERVED
 
-    def _on_data_delivery(self, delivery: QuicDeliveryState, stream: Stream, start: int, stop: int, fin: bool) -> None:
+    def _on_data_delivered(self, delivery: QuicDeliveryState, stream: Stream, start: int, stop: int, fin: bool) -> None:
         sender = stream.sender
         if delivery is ACKED:
             if sender.on_acked(start, stop, fin):
@@ -324,34 +331,34 @@ class Sending(Acknowledging):
         else:
             sender.on_lost(start, stop, fin)
             if not sender.buffer_is_empty:
-                self._activate(stream)
+                self.activate(stream)
 
-    def _write_reset_stream_frame(self, builder: QuicPacketBuilder, stream: Stream) -> None:  # type: ignore[override]
+    def _write_reset(self, builder: QuicPacketBuilder, stream: Stream) -> None:
         buf = builder.start_frame(
-            QuicFrameType.RESET_STREAM, RESET_STREAM_FRAME_CAPACITY, self._on_reset_delivery, (stream,)
+            QuicFrameType.RESET_STREAM, RESET_STREAM_FRAME_CAPACITY, self._on_reset_delivered, (stream,)
         )
         frame = stream.sender.get_reset_frame()
         buf.push_uint_var(frame.stream_id)
         buf.push_uint_var(frame.error_code)
         buf.push_uint_var(frame.final_size)
 
-    def _on_reset_delivery(self, delivery: QuicDeliveryState, stream: Stream) -> None:
+    def _on_reset_delivered(self, delivery: QuicDeliveryState, stream: Stream) -> None:
         stream.sender.on_reset_delivery(delivery)
         if delivery is ACKED:
             self._settle(stream)
         else:
-            self._activate(stream)
+            self.activate(stream)
 
-    def _write_stop_sending_frame(self, builder: QuicPacketBuilder, stream: Stream) -> None:  # type: ignore[override]
+    def _write_stop(self, builder: QuicPacketBuilder, stream: Stream) -> None:
         buf = builder.start_frame(
-            QuicFrameType.STOP_SENDING, STOP_SENDING_FRAME_CAPACITY, self._on_stop_delivery, (stream,)
+            QuicFrameType.STOP_SENDING, STOP_SENDING_FRAME_CAPACITY, self._on_stop_delivered, (stream,)
         )
         frame = stream.receiver.get_stop_frame()
         buf.push_uint_var(frame.stream_id)
         buf.push_uint_var(frame.error_code)
 
-    def _on_stop_delivery(self, delivery: QuicDeliveryState, stream: Stream) -> None:
+    def _on_stop_delivered(self, delivery: QuicDeliveryState, stream: Stream) -> None:
         # A peer that has finished or reset its half needs no second STOP_SENDING.
         if delivery is not ACKED and not stream.receiver.is_finished:
             stream.receiver.stop_pending = True
-            self._activate(stream)
+            self.activate(stream)

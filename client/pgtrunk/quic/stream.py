@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aioquic.buffer import size_uint_var
 from aioquic.quic.packet import QuicErrorCode, QuicStreamFrame
 from aioquic.quic.rangeset import RangeSet
 from aioquic.quic.stream import FinalSizeError, QuicStream, QuicStreamReceiver, QuicStreamSender
@@ -132,7 +133,7 @@ class Sender(QuicStreamSender):
         if self._reset_error_code is None and not self.is_finished:
             super().reset(error_code)
             self._lost.clear()
-            self._buffer.clear()
+            del self._buffer[:]
             self._pending_eof = False
 
 
@@ -210,6 +211,8 @@ class Stream(QuicStream):
         self.stream_id: int = stream_id
         self.sender: Sender = Sender(stream_id, True)
         self.receiver: Receiver = Receiver(stream_id, True)
+        self.header_size = 3 + size_uint_var(stream_id)
+        """Octets of its STREAM frames before the data: type, id and a length of two; the offset comes on top."""
         self.window = max_stream_data_local
         """Unread bytes that the peer may have outstanding; grows, see flow.py."""
         self.consumed = 0

@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
     from .config import ByteBudget, QuicLimits
 
-__all__ = ["StreamTable"]
+__all__ = ["HandshakeConfirmed", "StreamTable"]
+
+
+class HandshakeConfirmed(events.QuicEvent):
+    """The other end has our Finished, and a server has accepted our certificate (RFC 9001 section 4.1.2)."""
 
 
 def _nothing(*_: object) -> None:
@@ -67,7 +71,7 @@ class StreamTable(QuicConnection):
         self._new_cid = new_cid or (lambda: os.urandom(configuration.connection_id_length))
         self._reset_token = reset_token or (lambda cid: os.urandom(16))
         self._make_tls = make_tls
-        self._streams = {}
+        self._streams = {}  # pyright: ignore[reportIncompatibleVariableOverride]
         self._ready: deque[Stream] = deque()
         self._starved: dict[Stream, None] = {}
         self._indebted: dict[Stream, None] = {}
@@ -89,6 +93,10 @@ class StreamTable(QuicConnection):
         super()._initialize(peer_cid)
         if self._make_tls is not None:
             self.tls = self._make_tls(self.tls)
+
+    def _confirm_handshake(self) -> None:
+        super()._confirm_handshake()
+        self._events.append(HandshakeConfirmed())
 
     # -- connection ids
 
@@ -156,7 +164,8 @@ class StreamTable(QuicConnection):
 
     # -- queues
 
-    def _activate(self, stream: Stream) -> None:
+    def activate(self, stream: Stream) -> None:
+        """The stream has something to send."""
         if not stream.queued:
             stream.queued = True
             self._ready.append(stream)
@@ -165,27 +174,27 @@ class StreamTable(QuicConnection):
         """Connection credit came: all that waited for it may send."""
         starved, self._starved = self._starved, {}
         for stream in starved:
-            self._activate(stream)
+            self.activate(stream)
 
     # -- what a transport does to its stream
 
     def write(self, stream: Stream, data: bytes | bytearray | memoryview, fin: bool = False) -> None:
         """Queue data, and with ``fin`` the end of the stream."""
         stream.sender.write(data, fin)
-        self._activate(stream)
+        self.activate(stream)
 
     def reset(self, stream: Stream, error_code: int) -> None:
         """Send RESET_STREAM; what was not sent never will be."""
         stream.sender.reset(error_code)
         if stream.sender.reset_pending:
-            self._activate(stream)
+            self.activate(stream)
 
     def stop(self, stream: Stream, error_code: int) -> None:
         """Drop what came, and all that is still to come; ask the peer to stop (STOP_SENDING)."""
         self.drop_unread(stream)
         if not stream.receiver.is_finished:
             stream.receiver.stop(error_code)
-            self._activate(stream)
+            self.activate(stream)
 
     def consume(self, stream: Stream, size: int) -> bool:
         """The application took ``size`` bytes; True when that makes credit worth sending."""
@@ -195,6 +204,12 @@ class StreamTable(QuicConnection):
             return self._limits_pending
         self._indebted[stream] = None
         return True
+
+    def _credit_lost(self, stream: Stream) -> None:
+        """The peer may not know how much of this stream it may send: tell it again."""
+        if not stream.receiver.is_finished and not stream.receiver.discarding:
+            stream.max_stream_data_local_sent = 0
+            self._indebted[stream] = None
 
     def drop_unread(self, stream: Stream) -> None:
         """Nobody will read this stream (any more)."""

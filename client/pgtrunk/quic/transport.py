@@ -16,7 +16,7 @@ from pgtrunk.errors import SessionLost
 from .stream import NEVER, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from .driver import ConnectionDriver
 
@@ -35,7 +35,7 @@ class StreamTransport(asyncio.Transport):
 
     __slots__ = (
         "_closing", "_done", "_driver", "_eof_read", "_eof_waits", "_eof_written", "_high", "_low", "_owed", "_paused",
-        "_protocol", "_receive", "_stream", "_unread", "_write_paused",
+        "_protocol", "_receive", "_stream", "_unread", "_write_paused", "on_closed",
     )  # fmt: skip
 
     def __init__(self, driver: ConnectionDriver, stream: Stream) -> None:
@@ -54,6 +54,7 @@ class StreamTransport(asyncio.Transport):
         self._eof_written = False
         self._closing = False  # close() or abort() was called, or the stream is lost
         self._done = False  # connection_lost is on its way, or was there
+        self.on_closed: Callable[[BaseException | None], None] | None = None
 
     def __repr__(self) -> str:
         state = "lost" if self._done else "closing" if self._closing else "paused" if self._paused else "open"
@@ -104,8 +105,8 @@ class StreamTransport(asyncio.Transport):
         if data:
             if self._paused or self._unread:
                 self._unread.append(data)
-            else:
-                self._deliver(data)
+                return
+            self._deliver(data)
         if self._eof_waits and not self._paused and not self._unread:
             self._deliver_eof()
 
@@ -118,10 +119,12 @@ class StreamTransport(asyncio.Transport):
             # As asyncio does: one protocol's mistake ends its own transport, not the connection that others share.
             self._blame(exc, "data_received")
             return
-        if self._paused and not self._closing:
+        if self._closing:
+            return  # all that was unread has been dropped, this too
+        if self._paused:
             self._owed += len(data)
-        elif not self._closing:
-            self._consume(len(data))
+        elif self._driver.quic.consume(self._stream, len(data)):
+            self._driver.touch()
 
     def _deliver_unread(self) -> None:
         while self._unread and not self._paused and not self._closing:
@@ -152,14 +155,15 @@ class StreamTransport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._eof_written:
             raise RuntimeError("cannot write after write_eof()")
-        if self._closing or not data:
+        sender = self._stream.sender
+        # The far end may have asked us to stop (STOP_SENDING), and what is written then has nowhere to go.
+        if self._closing or not data or sender._reset_error_code is not None:
             return
-        stream = self._stream
-        if stream.sender._reset_error_code is not None:
-            return  # the far end asked us to stop
-        self._driver.quic.write(stream, data)
+        sender.write(data)
+        if not self._stream.queued:
+            self._driver.quic.activate(self._stream)
         self._driver.touch()
-        if len(stream.sender._buffer) > self._high and not self._write_paused:
+        if len(sender._buffer) > self._high and not self._write_paused:
             self._pause_writer()
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
@@ -278,6 +282,8 @@ class StreamTransport(asyncio.Transport):
         self._driver.release(self._stream)
         self._stream.low_mark = NEVER
         self._call(protocol.connection_lost, error)
+        if self.on_closed is not None:
+            self._call(self.on_closed, error)
 
     # -- calling the protocol
 
@@ -286,8 +292,8 @@ class StreamTransport(asyncio.Transport):
             method(*args)
         except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as exc:
-            self._report(exc, method.__name__)
+        except BaseException as exc:  # see _deliver
+            self._report(exc, getattr(method, "__name__", "?"))
 
     def _blame(self, exc: BaseException, method: str) -> None:
         self._report(exc, method)

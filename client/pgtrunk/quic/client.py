@@ -1,0 +1,331 @@
+"""A client's connection to its gateway: name, socket, handshake, certificate; then streams.
+
+The socket is connected, so that a port where nobody listens is refused at once instead of by silence. Addresses are
+tried in the resolver's order, each with a fair share of the time that is left. RFC 9000, RFC 9001.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from pgtrunk.errors import CertificateError, GatewayUnreachable, SessionLost, TrunkError
+
+from .config import ALPN, CID_LENGTH, QuicLimits, quic_configuration
+from .connection import Connection
+from .credentials import load_credentials
+from .driver import ConnectionDriver
+from .sockets import AddressInfo, tune
+from .trust import ClientContext, expected_name, load_anchors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aioquic.quic.configuration import QuicConfiguration
+
+    from .transport import StreamTransport
+
+__all__ = ["ClientConfig", "ClientConnection", "connect"]
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+logger = logging.getLogger("pgtrunk.quic")
+
+REFUSALS = 3
+"""Datagrams answered by "port unreachable", with nothing heard in between, that end an established connection ..."""
+
+REFUSAL_TIME = 1.0
+"""... when the first and the last are so many seconds apart: a gateway that restarts should not cost the connection
+twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """How to reach a gateway, and whom to take for it."""
+
+    limits: QuicLimits = field(default_factory=lambda: QuicLimits(max_streams=0))
+    """Limits of each connection; its ``max_streams`` counts as 0, since a gateway opens none."""
+    ca_file: str | None = None
+    """PEM file of the CAs that the gateway's certificate must lead to; None and no ``ca_data``: the system's."""
+    ca_data: bytes | None = None
+    """The same as bytes; both together are one set."""
+    server_name: str | None = None
+    """Name or IP address that the certificate must carry; None: the host connected to."""
+    cert_file: str | None = None
+    """PEM file of our certificate and its intermediates, for gateways that ask for one."""
+    key_file: str | None = None
+    """PEM file of its key."""
+    verify: bool = True
+    """False trusts whoever answers."""
+    alpn: tuple[str, ...] = ALPN
+
+    def quic(self, host: str, *, now: float) -> QuicConfiguration:
+        """Return aioquic's configuration, files read. ``now`` is in seconds since 1970. Raises CertificateFileError."""
+        configuration = quic_configuration(self.limits, is_client=True, alpn=self.alpn)
+        configuration.server_name = expected_name(self.server_name or host)
+        configuration.verify_mode = ssl.CERT_REQUIRED if self.verify else ssl.CERT_NONE
+        if self.verify:
+            anchors = load_anchors(self.ca_file, self.ca_data)
+            configuration.load_verify_locations(anchors.cafile, anchors.capath, anchors.cadata)
+        if self.cert_file is not None:
+            mine = load_credentials(
+                self.cert_file,
+                self.key_file or self.cert_file,
+                now=now,
+                cert_setting="cert_file",
+                key_setting="key_file",
+            )
+            configuration.certificate, configuration.private_key = mine.certificate, mine.key
+            configuration.certificate_chain = list(mine.chain)
+        return configuration
+
+
+async def connect(host: str, port: int, *, config: ClientConfig, timeout: float) -> ClientConnection:
+    """Connect within ``timeout`` seconds, name resolution included.
+
+    Raises GatewayUnreachable, CertificateError when either end does not accept the other's certificate, and
+    CertificateFileError for files that cannot be loaded. Cancelled, it leaves nothing behind.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    configuration = config.quic(host, now=time.time())
+    limits = replace(config.limits, max_streams=0)
+    addresses = await _resolve(host, port, deadline, timeout)
+    failures: list[TrunkError] = []
+    for index, address in enumerate(addresses):
+        now = loop.time()
+        share = (deadline - now) / (len(addresses) - index)
+        connection = ClientConnection(configuration, limits, address)
+        try:
+            await connection._open(now + share)
+        except CertificateError:
+            raise
+        except GatewayUnreachable as exc:
+            failures.append(exc)
+        else:
+            return connection
+    if len(failures) == 1:
+        raise failures[0]
+    raise GatewayUnreachable(
+        f"gateway {host}:{port} cannot be reached at any of its addresses: " + "; ".join(map(str, failures))
+    )
+
+
+async def _resolve(host: str, port: int, deadline: float, timeout: float) -> list[AddressInfo]:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout_at(deadline):
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    except TimeoutError as exc:
+        raise GatewayUnreachable(f"host {host!r} was not resolved within {timeout:g} s (connect_timeout)") from exc
+    except (OSError, UnicodeError) as exc:
+        raise GatewayUnreachable(f"host {host!r} cannot be resolved: {exc}") from exc
+    return list(dict.fromkeys(cast("list[AddressInfo]", found)))
+
+
+class ClientConnection(asyncio.DatagramProtocol):
+    """A QUIC connection to a gateway. ``connect`` makes them; streams are opened until it is closed or lost.
+
+    ``on_credit()`` is called when the gateway allows more streams, ``on_lost(error)`` once when the connection ends by
+    itself. Both may be set at any time.
+    """
+
+    def __init__(self, configuration: QuicConfiguration, limits: QuicLimits, address: AddressInfo) -> None:
+        self.on_credit: Callable[[], None] | None = None
+        self.on_lost: Callable[[BaseException], None] | None = None
+        self._family, self._kind, self._proto, _, self._address = address
+        self._peer = _show(self._address)
+        self._loop = asyncio.get_running_loop()
+        self._wire: asyncio.DatagramTransport | None = None
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._refusals = 0
+        self._refused_at = 0.0
+        quic = Connection(
+            configuration=configuration,
+            limits=limits,
+            new_cid=lambda: os.urandom(CID_LENGTH),
+            make_tls=ClientContext.replace,
+        )
+        self._driver = ConnectionDriver(
+            quic,
+            loop=self._loop,
+            send=self._send,
+            on_ready=self._on_ready,
+            on_confirmed=self._on_confirmed,
+            on_lost=self._on_driver_lost,
+            on_closed=self._on_driver_closed,
+            on_credit=self._on_driver_credit,
+        )
+
+    def __repr__(self) -> str:
+        state = "alive" if self.is_alive else "closed" if self._closed.done() else "ending"
+        return f"<ClientConnection {self._peer} {state} [{self.open_streams} streams]>"
+
+    # -- state
+
+    @property
+    def stream_credit(self) -> int:
+        """How many more streams may be opened right now under the gateway's MAX_STREAMS (RFC 9000 section 4.6)."""
+        return self._driver.stream_credit
+
+    @property
+    def open_streams(self) -> int:
+        """Streams whose protocols have not had ``connection_lost`` yet."""
+        return len(self._driver.streams)
+
+    @property
+    def is_alive(self) -> bool:
+        """The handshake is done, and the connection neither closed nor lost."""
+        return self._driver.is_ready
+
+    @property
+    def round_trip_time(self) -> float:
+        """Smoothed, in seconds, without the gateway's acknowledgement delay."""
+        return self._driver.quic._loss._rtt_smoothed
+
+    @property
+    def driver(self) -> ConnectionDriver:
+        """What runs it."""
+        return self._driver
+
+    # -- what its owner does
+
+    def open_stream(
+        self, factory: Callable[[], P], *, on_closed: Callable[[BaseException | None], None] | None = None
+    ) -> tuple[StreamTransport, P]:
+        """Open a stream; ``on_closed`` is called once after its protocol's ``connection_lost``, with the same argument.
+
+        Raises SessionLost where the connection is closed or lost, or the gateway allows no more streams now.
+        """
+        return self._driver.open_stream(factory, on_closed=on_closed)
+
+    def close(self) -> None:
+        """Close the connection: what streams have written leaves first as far as the congestion window lets it."""
+        self._driver.close()
+
+    async def wait_closed(self) -> None:
+        """Wait until the socket is closed: some round trips after ``close``, in which late packets are answered."""
+        await asyncio.shield(self._closed)
+
+    # -- opening
+
+    async def _open(self, deadline: float) -> None:
+        """Connect to the one address, or leave nothing behind."""
+        timeout = deadline - self._loop.time()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._connect_socket()
+                self._driver.connect(self._address)
+                await self._opened
+        except TimeoutError as exc:
+            self._discard()
+            raise GatewayUnreachable(
+                f"gateway {self._peer} did not answer within {timeout:.3g} s (connect_timeout); is UDP let through?"
+            ) from exc
+        except OSError as exc:
+            self._discard()
+            if isinstance(exc, TrunkError):
+                raise
+            raise GatewayUnreachable(f"gateway {self._peer} cannot be reached: {exc.strerror or exc}") from exc
+        except BaseException:
+            self._discard()
+            raise
+
+    async def _connect_socket(self) -> None:
+        sock = socket.socket(self._family, self._kind, self._proto)
+        try:
+            sock.setblocking(False)
+            warning = tune(sock, self._driver.quic.limits.socket_buffer)
+            if warning is not None:
+                logger.debug("%s: %s", self._peer, warning)
+            sock.connect(self._address)
+            self._driver.extra["sockname"] = sock.getsockname()
+            await self._loop.create_datagram_endpoint(lambda: self, sock=sock)
+        except BaseException:
+            # A cancelled create_datagram_endpoint closes its transport, if it had got that far; the socket is ours.
+            sock.close()
+            raise
+
+    def _discard(self) -> None:
+        """Say goodbye if anybody may listen, and close the socket at once."""
+        self._driver.close()
+        self._driver.abandon(None)
+        self._opened.cancel()
+
+    def _on_ready(self, driver: ConnectionDriver) -> None:
+        # A gateway that asks for a certificate says only afterwards whether it takes ours.
+        if driver.quic.tls._certificate_request is None:
+            self._on_confirmed(driver)
+
+    def _on_confirmed(self, driver: ConnectionDriver) -> None:
+        if not self._opened.done():
+            self._opened.set_result(None)
+
+    # -- from the driver
+
+    def _send(self, data: bytes, addr: Any) -> None:
+        if self._wire is not None and not self._wire.is_closing():
+            self._wire.sendto(data)
+
+    def _on_driver_credit(self, driver: ConnectionDriver) -> None:
+        if self.on_credit is not None:
+            self.on_credit()
+
+    def _on_driver_lost(self, driver: ConnectionDriver, error: TrunkError | None) -> None:
+        if not self._opened.done():
+            if error is None:
+                self._opened.cancel()
+            else:
+                self._opened.set_exception(error)
+        elif error is not None and self.on_lost is not None:
+            self.on_lost(error)
+
+    def _on_driver_closed(self, driver: ConnectionDriver, error: TrunkError | None) -> None:
+        if self._wire is not None:
+            self._wire.close()
+        elif not self._closed.done():
+            self._closed.set_result(None)
+
+    # -- from the socket
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._wire = cast("asyncio.DatagramTransport", transport)
+        if self._driver.is_closed:
+            transport.close()
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        self._driver.receive(data, self._address)
+
+    def error_received(self, exc: Exception) -> None:
+        """The kernel was told that nobody listens there (ICMP port unreachable), or could not send."""
+        if not isinstance(exc, (ConnectionRefusedError, ConnectionResetError)):
+            return
+        if not self._opened.done():
+            self._driver.abandon(
+                GatewayUnreachable(f"gateway {self._peer} refused the connection: nothing listens on that UDP port")
+            )
+            return
+        now = self._loop.time()
+        if not self._refusals or self._driver.quic.heard_at > self._refused_at:
+            self._refusals, self._refused_at = 0, now
+        self._refusals += 1
+        if self._refusals >= REFUSALS and now - self._refused_at >= REFUSAL_TIME:
+            self._driver.abandon(SessionLost(f"QUIC connection with {self._peer} lost: nothing listens there any more"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._wire = None
+        self._driver.abandon(None if exc is None else SessionLost(f"the socket to {self._peer} failed: {exc}"))
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+
+def _show(address: tuple[Any, ...]) -> str:
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
