@@ -31,7 +31,6 @@ __all__ = ["Backend", "BackendState"]
 
 _ids = itertools.count(1)
 _IDLE: Final = owed.IDLE
-_FATAL = ("FATAL", "PANIC")
 _GONE: Final = b"the client is gone"
 """No SQL, whatever the server's version."""
 
@@ -48,12 +47,10 @@ class Backend(asyncio.Protocol):
     """Made from a transport on which the login is done. ``key`` is None for a server that gave none."""
 
     __slots__ = (
-        "_last_words",
         "_loop",
         "_on_free",
         "_on_lost",
         "_recovery",
-        "_timeout",
         "born",
         "cancels",
         "expires",
@@ -98,8 +95,6 @@ class Backend(asyncio.Protocol):
         self._on_free = on_free
         self._on_lost = on_lost
         self._recovery: asyncio.TimerHandle | None = None
-        self._timeout = ""
-        self._last_words = ""
 
     @property
     def pid(self) -> int:
@@ -213,14 +208,10 @@ class Backend(asyncio.Protocol):
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def _unheld(self) -> None:
-        # Nobody holds it: what comes is the rest of a recovery, or Postgres says goodbye.
-        if self.replies.fatal is not None:
-            fields = server.parse_error(self.replies.fatal)
-            if fields.severity in _FATAL:
-                self._last_words = f"{fields.severity}: {fields.message}"
+        # Nobody holds it: what comes is the rest of a recovery, or Postgres has something to say by itself.
         if self.state is BackendState.RECOVERING:
             self._recover_further()
-        elif self.state is BackendState.OPEN and self.replies.parameters_changed:
+        elif self.replies.parameters_changed:
             # A reload of postgresql.conf reports changed settings to idle connections too.
             self.replies.take_notes()
             self.profile = profile(self.replies.parameters)
@@ -238,10 +229,13 @@ class Backend(asyncio.Protocol):
         self._lost(reason)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        reason = self._last_words or (f"server conn crashed? ({exc})" if exc else "server conn crashed?")
-        self._lost(reason)
+        fatal = self.replies.fatal
+        if fatal is not None:
+            self._lost(server.parse_error(fatal).message, told=True)
+        else:
+            self._lost(f"server conn crashed? ({exc})" if exc else "server conn crashed?")
 
-    def _lost(self, reason: str) -> None:
+    def _lost(self, reason: str, *, told: bool = False) -> None:
         if self.state is BackendState.CLOSED:
             return
         self._end_recovery()
@@ -249,7 +243,7 @@ class Backend(asyncio.Protocol):
         holder, self.holder = self.holder, None
         self._on_lost(self, reason)
         if holder is not None:
-            holder.backend_lost(self._loss(reason))
+            holder.backend_lost(self._loss(reason), told)
 
     def _loss(self, reason: str) -> GatewayError:
         return BackendLost(

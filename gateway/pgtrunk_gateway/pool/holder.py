@@ -29,8 +29,8 @@ class Holder(Protocol):
     def settled(self) -> None:
         """Nothing is owed to the session any more; it may give the backend back."""
 
-    def backend_lost(self, error: GatewayError) -> None:
-        """The backend is gone, and with it what the session had running."""
+    def backend_lost(self, error: GatewayError, told: bool) -> None:
+        """The backend is gone, and with it what the session had running. ``told``: Postgres has said so itself."""
 
     def backend_full(self) -> None:
         """The backend's socket takes no more for now."""

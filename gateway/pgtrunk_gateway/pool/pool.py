@@ -65,6 +65,7 @@ class Pool:
         """Who waits, in order, and until when."""
         self._connecting: set[asyncio.Task[None]] = set()
         self._greeting: asyncio.Future[dict[str, str]] | None = None
+        self._greeters = 0
         self._failures = 0
         self._retry_at = 0.0
         self._last_error: GatewayError | None = None
@@ -176,8 +177,12 @@ class Pool:
             return self.welcome
         if self._greeting is None:
             self._greeting = self._loop.create_future()
-        self._maintain()
-        return await asyncio.shield(self._greeting)
+        self._greeters += 1
+        try:
+            self._maintain()
+            return await asyncio.shield(self._greeting)
+        finally:
+            self._greeters -= 1
 
     def _greeted(self, parameters: dict[str, str]) -> None:
         self.welcome = dict(parameters)
@@ -219,7 +224,7 @@ class Pool:
             idle=[Idle(b.id, b.idle_since, b.expires) for b in self.idle],
             busy=self.busy,
             connecting=len(self._connecting),
-            waiting=len(self.waiting) + (self._greeting is not None),
+            waiting=len(self.waiting) + bool(self._greeters),
             retry_at=self._retry_at,
         )
 

@@ -63,6 +63,7 @@ class Lifecycle(asyncio.Protocol):
         """What came after it, as it came."""
         self._paused = 0
         self._client_full = False
+        self._unpinned_failed = False
         self._error: GatewayError | None = None
         self._reason = "client unexpected eof"
         self._since = 0.0
@@ -148,15 +149,11 @@ class Lifecycle(asyncio.Protocol):
         self._handle(Event.GRANTED)
         return True
 
-    def backend_lost(self, error: GatewayError) -> None:
+    def backend_lost(self, error: GatewayError, told: bool) -> None:
         self.backend = None
-        # Postgres has said why itself, as a rule; then that was the end of it.
-        self._error = None if self._last_words else error
-        self._reason = self._last_words or error.message
+        self._error = None if told else error
+        self._reason = error.log or error.message
         self._handle(Event.LOST)
-
-    _last_words = ""
-    """Of the backend, which the client has been given already."""
 
     def end_if_idle(self) -> None:
         """The gateway is stopping: outside a transaction, this is the moment to end."""
@@ -241,7 +238,7 @@ class Lifecycle(asyncio.Protocol):
         error, self._error = self._error, None
         if error is None:
             return
-        if error.log is not None:
+        if error.log is not None and error.log != self._reason:
             log.info("%s %s", self, error.log)
         if self.context.config.log_pooler_errors and error.severity == "ERROR":
             log.info("%s pooler error: %s", self, error.message)

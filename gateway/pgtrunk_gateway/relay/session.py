@@ -144,9 +144,8 @@ class Session(Lifecycle):
         backend = self.backend
         assert backend is not None
         replies = backend.replies
-        failed = False
         if replies.noted:
-            failed = self._heed(backend)
+            self._heed(backend)
             if self.backend is None:
                 return
         if replies.status != _IDLE or self.requests.open or self._inbound.rest:
@@ -154,23 +153,21 @@ class Session(Lifecycle):
             return
         if backend.cancels:
             return
-        if self.state is not _STATE_LEASED:
+        if self.state is not _STATE_LEASED or self._client_full or self._paused:
+            failed, self._unpinned_failed = self._unpinned_failed, False
             self._handle(Event.UNPINNED_FAILED if failed else Event.SETTLED)
-            return
-        # LEASED -> IDLE, as the table has it.
-        self.state = _STATE_IDLE
-        if self._client_full or self._paused:
-            self._release()
         else:
+            # LEASED -> IDLE, as the table has it.
+            self.state = _STATE_IDLE
             self.backend = None
             backend.release()
         if self.context.closing_idle:
             self.end_if_idle()
 
-    def _heed(self, backend: Backend) -> bool:
-        """Acts on what the replies have noted -> whether a batch with the gateway's Sync has failed."""
+    def _heed(self, backend: Backend) -> None:
+        """Acts on what the replies have noted."""
         replies = backend.replies
-        failed = replies.failed_unpinned
+        self._unpinned_failed = replies.failed_unpinned or self._unpinned_failed
         self.requests.forget(replies.failed_names)
         if replies.statements_dropped:
             self.requests.forget_all()
@@ -178,16 +175,13 @@ class Session(Lifecycle):
             told, self.profile = self.profile, backend.profile
             for name, value in changed(told, self.profile):
                 self.transport.write(server.parameter_status(name, value))
-        hidden, fatal = replies.hidden_error, replies.fatal
+        hidden = replies.hidden_error
         replies.take_notes()
         if hidden is not None:
             fields = server.parse_error(hidden)
             self.fail(
                 GatewayError(fields.message, sqlstate=fields.sqlstate, detail="A setting of this session failed.")
             )
-        elif fatal is not None:
-            self._last_words = server.parse_error(fatal).message
-        return failed
 
     # -- the client's bytes, all other cases ---------------------------------------------------------------------------
 

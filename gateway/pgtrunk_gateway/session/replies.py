@@ -59,6 +59,7 @@ _ASYNC = frozenset(b"NAS")
 _ROWS = frozenset(b"Dd")
 """The messages that may be long and many: never held back."""
 
+_FATAL = (b"VFATAL\0", b"VPANIC\0")
 _WATCHED = bytes(kind in b"ZCSGWE" for kind in range(256))
 
 
@@ -174,6 +175,8 @@ class Replies:
         """COPY FROM STDIN runs."""
         self.skipping = False
         """The backend skips all that is sent, up to the Sync that has not been sent yet."""
+        self.fatal: bytes | None = None
+        """Body of the ErrorResponse with which the backend goes away."""
         self._carry = b""
         self._need = 0
         self._dropping = False
@@ -195,8 +198,6 @@ class Replies:
         """A ParameterStatus came, hidden or not."""
         self.hidden_error: bytes | None = None
         """Body of an ErrorResponse to something hidden that the client has to hear of."""
-        self.fatal: bytes | None = None
-        """Body of an ErrorResponse that came when nothing was owed: the backend is going away."""
 
     @property
     def settled(self) -> bool:
@@ -384,9 +385,10 @@ class Replies:
     def _error(self, data: bytes, start: int, end: int) -> None:
         queue = self.queue
         self.copying = False
-        if not queue:
+        if not queue or any(severity in data[start:end] for severity in _FATAL):
             self.fatal = data[start + 5 : end]
             self.noted = True
+        if not queue:
             return
         head = queue[0]
         if head is HIDDEN_QUERY:
