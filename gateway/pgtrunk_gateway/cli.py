@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         loaded = load(arguments.ini)
         logs.setup(loaded.config.logfile, quiet=arguments.quiet, verbose=loaded.config.verbose + arguments.verbose)
         for remark in loaded.remarks:
-            log.warning("%s", remark)
+            log.log(logging.WARNING if remark.serious else logging.INFO, "%s", remark)
         with _pidfile(loaded):
             _run(_serve(loaded))
     except PgtrunkError as error:

@@ -19,6 +19,7 @@ from pgtrunk_gateway.cancel.dispatch import Dispatcher
 from pgtrunk_gateway.derive import KeyDeriver
 from pgtrunk_gateway.errors import ConfigError, ShuttingDown
 from pgtrunk_gateway.fronts.opening import open_fronts
+from pgtrunk_gateway.fronts.quic import QuicFront
 from pgtrunk_gateway.fronts.tcp import tcp_tuner
 from pgtrunk_gateway.pool.pools import Pools
 from pgtrunk_gateway.relay.context import Context
@@ -147,6 +148,14 @@ class Gateway:
             "waiting": sum(len(pool.waiting) for pool in self.pools),
             "statements": len(self.context.catalogue),
         }
+        for front in self.fronts:
+            if isinstance(front, QuicFront):
+                now |= {
+                    "quic_connections": front.connections,
+                    "quic_half_open": front.half_open,
+                    "quic_streams": front.streams,
+                    "quic_held_bytes": front.budget.held,
+                }
         totals = {f"total_{name}": value for name, value in asdict(self.context.counters).items()}
         return now | totals
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pgtrunk_gateway.fronts.quic import QuicFront
 from pgtrunk_gateway.fronts.tcp import TcpFront, tcp_tuner
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.config.load import Loaded
     from pgtrunk_gateway.fronts.front import Front, SessionFactory
 
+    _Opened = TypeVar("_Opened", bound=Front)
+
 __all__ = ["open_fronts"]
 
 
@@ -23,6 +25,13 @@ async def open_fronts(loaded: Loaded, session: SessionFactory) -> list[Front]:
     config = loaded.config
     fronts: list[Front] = []
     try:
+        # TCP last but for the unix socket, which has its port in its name: who can connect finds the rest there too.
+        if config.quic_enabled:
+            quic = QuicFront.listen(loaded, session)
+            fronts.append(
+                await _opened(loaded, "quic_listen_port", "UDP", config.quic_listen_addr, config.quic_listen_port, quic)
+            )
+        port = config.listen_port
         if config.listen_addr:
             tcp = TcpFront.listen(
                 config.listen_addr,
@@ -31,8 +40,9 @@ async def open_fronts(loaded: Loaded, session: SessionFactory) -> list[Front]:
                 tune=tcp_tuner(config),
                 session=session,
             )
-            fronts.append(await _opened(loaded, "listen_port", "TCP", config.listen_addr, config.listen_port, tcp))
-        port = fronts[0].port if fronts and isinstance(fronts[0], TcpFront) else config.listen_port
+            front = await _opened(loaded, "listen_port", "TCP", config.listen_addr, config.listen_port, tcp)
+            fronts.append(front)
+            port = front.port
         if config.unix_socket_dir is not None:
             unix = UnixFront.listen(
                 config.unix_socket_dir,
@@ -43,11 +53,6 @@ async def open_fronts(loaded: Loaded, session: SessionFactory) -> list[Front]:
                 session=session,
             )
             fronts.append(await _opened(loaded, "unix_socket_dir", "unix", (config.unix_socket_dir,), port, unix))
-        if config.quic_enabled:
-            quic = QuicFront.listen(loaded, session)
-            fronts.append(
-                await _opened(loaded, "quic_listen_port", "UDP", config.quic_listen_addr, config.quic_listen_port, quic)
-            )
     except BaseException:
         await asyncio.gather(*(front.close() for front in fronts))
         raise
@@ -55,8 +60,8 @@ async def open_fronts(loaded: Loaded, session: SessionFactory) -> list[Front]:
 
 
 async def _opened(
-    loaded: Loaded, key: str, kind: str, hosts: tuple[str, ...], port: int, opening: Awaitable[Front]
-) -> Front:
+    loaded: Loaded, key: str, kind: str, hosts: tuple[str, ...], port: int, opening: Awaitable[_Opened]
+) -> _Opened:
     try:
         return await opening
     except (OSError, LookupError) as error:

@@ -2,22 +2,105 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
 from typing import TYPE_CHECKING
 
+from pgtrunk.errors import CertificateFileError
+from pgtrunk.quic.config import ByteBudget, QuicLimits
+from pgtrunk.quic.server import Listener, ServerConfig, listen
+from pgtrunk_gateway.fronts.tcp import readable
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pgtrunk_gateway.config.load import Loaded
+    from pgtrunk_gateway.config.settings import Config
     from pgtrunk_gateway.fronts.front import SessionFactory
 
 __all__ = ["QuicFront"]
 
+log = logging.getLogger(__name__)
+
+_KEY_OCTETS = 32
+
 
 class QuicFront:
-    name = "quic"
-    addresses: list[str]
+    """The UDP sockets of ``quic_listen_addr`` and ``quic_listen_port``, and the connections behind them."""
 
-    def stop_accepting(self) -> None: ...
-    async def close(self) -> None: ...
+    name = "quic"
+
+    def __init__(self, listeners: Sequence[Listener], budget: ByteBudget) -> None:
+        self.listeners = listeners
+        self.budget = budget
+        """What all connections hold unread, and may hold (quic_memory_budget)."""
+        addresses = [address for listener in listeners for address in listener.addresses]
+        self.addresses = [readable(address) for address in addresses]
+        self.port: int = addresses[0][1]
 
     @classmethod
     async def listen(cls, loaded: Loaded, session: SessionFactory) -> QuicFront:
-        raise NotImplementedError
+        """Raises :class:`ConfigError` for certificates that do not load, OSError where an address is not to be had."""
+        config = loaded.config
+        budget = ByteBudget(config.quic_memory_budget)
+        server = _server_config(config, budget)
+        listeners: list[Listener] = []
+        try:
+            for host in config.quic_listen_addr:
+                port = config.quic_listen_port or (listeners[0].addresses[0][1] if listeners else 0)
+                listeners.append(await listen(host, port, config=server, accept=lambda _: session("quic")))
+        except CertificateFileError as error:
+            raise loaded.error("quic_cert_file", str(error)) from error
+        except BaseException:
+            await cls._close(listeners)
+            raise
+        for warning in dict.fromkeys(warning for listener in listeners for warning in listener.warnings):
+            log.warning("quic: %s", warning)
+        return cls(listeners, budget)
+
+    @property
+    def connections(self) -> int:
+        """QUIC connections whose handshake is complete."""
+        return sum(listener.connections for listener in self.listeners)
+
+    @property
+    def half_open(self) -> int:
+        """Handshakes in progress."""
+        return sum(listener.half_open for listener in self.listeners)
+
+    @property
+    def streams(self) -> int:
+        """Open streams; each is a session, or about to become one."""
+        return sum(listener.streams for listener in self.listeners)
+
+    def stop_accepting(self) -> None:
+        for listener in self.listeners:
+            listener.stop_accepting()
+
+    async def close(self) -> None:
+        await self._close(self.listeners)
+
+    @staticmethod
+    async def _close(listeners: Sequence[Listener]) -> None:
+        for listener in listeners:
+            listener.close()
+        await asyncio.gather(*(listener.wait_closed() for listener in listeners))
+
+
+def _server_config(config: Config, budget: ByteBudget) -> ServerConfig:
+    assert config.quic_cert_file is not None and config.quic_key_file is not None
+    return ServerConfig(
+        cert_file=config.quic_cert_file,
+        key_file=config.quic_key_file,
+        client_ca_file=config.quic_client_ca_file,
+        keys=(os.urandom(_KEY_OCTETS),),
+        budget=budget,
+        limits=QuicLimits(
+            idle_timeout=config.quic_idle_timeout,
+            max_streams=config.quic_max_streams,
+            connection_budget=config.quic_connection_budget,
+            congestion_floor=config.quic_congestion_floor,
+        ),
+        retry=config.quic_retry,
+    )
