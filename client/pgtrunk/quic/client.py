@@ -21,6 +21,7 @@ from .config import ALPN, CID_LENGTH, QuicLimits, quic_configuration
 from .connection import Connection
 from .credentials import load_credentials
 from .driver import ConnectionDriver
+from .ending import show
 from .sockets import AddressInfo, tune
 from .trust import ClientContext, expected_name, load_anchors
 
@@ -140,7 +141,7 @@ class ClientConnection(asyncio.DatagramProtocol):
         self.on_credit: Callable[[], None] | None = None
         self.on_lost: Callable[[BaseException], None] | None = None
         self._family, self._kind, self._proto, _, self._address = address
-        self._peer = _show(self._address)
+        self._peer = show(self._address)
         self._loop = asyncio.get_running_loop()
         self._wire: asyncio.DatagramTransport | None = None
         self._closed: asyncio.Future[None] = self._loop.create_future()
@@ -256,6 +257,7 @@ class ClientConnection(asyncio.DatagramProtocol):
     def _discard(self) -> None:
         """Say goodbye if anybody may listen, and close the socket at once."""
         self._driver.close()
+        self._driver.flush()
         self._driver.abandon(None)
         self._opened.cancel()
 
@@ -304,13 +306,13 @@ class ClientConnection(asyncio.DatagramProtocol):
         self._driver.receive(data, self._address)
 
     def error_received(self, exc: Exception) -> None:
-        """The kernel was told that nobody listens there (ICMP port unreachable), or could not send."""
-        if not isinstance(exc, (ConnectionRefusedError, ConnectionResetError)):
-            return
+        """The kernel could not send, or was told (ICMP) that nobody listens there."""
+        refused = isinstance(exc, (ConnectionRefusedError, ConnectionResetError))
         if not self._opened.done():
-            self._driver.abandon(
-                GatewayUnreachable(f"gateway {self._peer} refused the connection: nothing listens on that UDP port")
-            )
+            reason = "nothing listens on that UDP port" if refused else getattr(exc, "strerror", None) or str(exc)
+            self._driver.abandon(GatewayUnreachable(f"gateway {self._peer} refused the connection: {reason}"))
+            return
+        if not refused:
             return
         now = self._loop.time()
         if not self._refusals or self._driver.quic.heard_at > self._refused_at:
@@ -324,8 +326,3 @@ class ClientConnection(asyncio.DatagramProtocol):
         self._driver.abandon(None if exc is None else SessionLost(f"the socket to {self._peer} failed: {exc}"))
         if not self._closed.done():
             self._closed.set_result(None)
-
-
-def _show(address: tuple[Any, ...]) -> str:
-    host, port = address[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

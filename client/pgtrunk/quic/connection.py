@@ -7,10 +7,16 @@ sending.py side by side. No socket, no loop, no clock: ``now`` is an argument, d
 
 from __future__ import annotations
 
+import logging
+
 from .receiving import Receiving
 from .sending import Sending
 
 __all__ = ["Connection"]
+
+# aioquic warns on this logger of each connection that fails; an application that has set up no logging gets our error
+# instead.
+logging.getLogger("quic").addHandler(logging.NullHandler())
 
 
 class Connection(Sending, Receiving):
@@ -19,8 +25,3 @@ class Connection(Sending, Receiving):
     def __repr__(self) -> str:
         role = "client" if self._is_client else "server"
         return f"<Connection {role} [{len(self._streams)} streams, {self.credit.held} bytes held]>"
-
-    @property
-    def peer_cannot_open_streams(self) -> bool:
-        """Whether this side accepts no streams at all."""
-        return self.limits.max_streams == 0

@@ -15,7 +15,7 @@ from aioquic.quic.packet import QuicErrorCode
 
 from pgtrunk.errors import GatewayUnreachable, SessionLost, TrunkError
 
-from .ending import explain
+from .ending import explain, show
 from .stream import Stream
 from .streams import HandshakeConfirmed
 from .transport import StreamTransport
@@ -101,7 +101,7 @@ class ConnectionDriver:
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "lost" if self._is_lost else "open" if self._is_ready else "opening"
-        return f"<ConnectionDriver {self.peername} {state} [{len(self.streams)} streams]>"
+        return f"<ConnectionDriver {show(self.peername)} {state} [{len(self.streams)} streams]>"
 
     # -- state
 
@@ -153,7 +153,7 @@ class ConnectionDriver:
     def connect(self, addr: NetworkAddress) -> None:
         """Start the handshake, as the client."""
         self.quic.connect(addr, self.loop.time())
-        self._flush()
+        self.flush()
 
     def receive(self, data: bytes, addr: NetworkAddress) -> None:
         """Take in a datagram that is addressed to one of ``cids``."""
@@ -174,7 +174,7 @@ class ConnectionDriver:
         """Have the connection flushed, once, at the end of this loop tick."""
         if not self._flush_due:
             self._flush_due = True
-            self.loop.call_soon(self._flush)
+            self.loop.call_soon(self.flush)
 
     def open_stream(
         self, factory: Callable[[], P], *, on_closed: Callable[[BaseException | None], None] | None = None
@@ -185,7 +185,7 @@ class ConnectionDriver:
         """
         if self.stream_credit == 0:
             raise self.error or SessionLost(
-                f"no stream can be opened on the connection with {self.peername}: "
+                f"no stream can be opened on the connection with {show(self.peername)}: "
                 + ("the gateway allows no more" if self.is_ready else "it is not open")
             )
         protocol = factory()
@@ -203,11 +203,11 @@ class ConnectionDriver:
         if not self.quic._network_paths:
             self.abandon(None)
             return
-        self._flush()
+        self.flush()
         if not self._is_lost:
             self.quic.close(code, reason_phrase=reason)
             self._lose(None)
-            self._flush()
+            self.flush()
 
     def abandon(self, error: TrunkError | None) -> None:
         """Forget the connection without a word to the peer."""
@@ -234,7 +234,8 @@ class ConnectionDriver:
 
     # -- one flush
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what is due, now. ``touch`` is better: it lets all that happens in a loop tick share datagrams."""
         self._flush_due = False
         if self._is_closed:
             return
@@ -366,11 +367,11 @@ class ConnectionDriver:
             self._pinged_at = now
             quic.send_ping(0)
         self._process()
-        self._flush()
+        self.flush()
 
     def _give_up(self) -> None:
         error = GatewayUnreachable(
-            f"no QUIC connection with {self.peername}: the handshake did not complete within "
+            f"no QUIC connection with {show(self.peername)}: the handshake did not complete within "
             f"{self.quic.limits.handshake_timeout:g} s (handshake_timeout)"
         )
         if self.quic._network_paths:

@@ -6,7 +6,7 @@ it and on whether the handshake was over. RFC 9000 section 20, RFC 8446 section 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aioquic.quic.packet import QuicErrorCode
 from aioquic.tls import AlertDescription
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from .config import QuicLimits
 
-__all__ = ["explain", "phrase"]
+__all__ = ["explain", "phrase", "show"]
 
 CERTIFICATE_ALERTS = frozenset({
     AlertDescription.bad_certificate,
@@ -30,6 +30,14 @@ CERTIFICATE_ALERTS = frozenset({
     AlertDescription.access_denied,
     AlertDescription.certificate_required,
 })  # fmt: skip
+
+
+def show(address: Any) -> str:
+    """Return an address as people write it."""
+    if not isinstance(address, tuple) or len(address) < 2:
+        return str(address)
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _alert(code: int) -> AlertDescription | None:
@@ -66,6 +74,7 @@ def explain(
 ) -> TrunkError:
     """Return the error that sessions and callers get to see. ``peer`` is the other end's address."""
     words = phrase(event, limits, by_peer=by_peer)
+    peer = show(peer)
     if is_ready:
         return SessionLost(f"QUIC connection with {peer} lost: {words}")
     if _alert(event.error_code) in CERTIFICATE_ALERTS:

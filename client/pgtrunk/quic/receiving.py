@@ -136,7 +136,7 @@ class Receiving(Acknowledging):
         try:
             while not buf.eof():
                 frame_type = buf.pull_uint_var()
-                try:
+                try:  # noqa: SIM105 - contextlib.suppress would cost as much as the frame
                     handlers[frame_type](context, frame_type, buf)
                 except StreamFinishedError:
                     pass  # late, for a stream that is over
