@@ -72,6 +72,7 @@ class Pool:
         self._timer: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._closed = False
+        self._maintaining = False
         self._derive = derive
         self._tune = tune
         self._loop = asyncio.get_running_loop()
@@ -120,7 +121,7 @@ class Pool:
     def _give(self, backend: Backend) -> None:
         """A backend is free: to the first who wants it, or to the idle ones."""
         backend.idle_since = now = self._loop.time()
-        if self._closed or now >= backend.expires:
+        if self._closed or now >= self._expires(backend):
             backend.close("pool closed" if self._closed else "server lifetime over")
             return
         while self.waiting:
@@ -204,29 +205,38 @@ class Pool:
         self._maintain()
 
     def _maintain(self) -> None:
-        if self._closed:
+        # Closing a backend leads back here; then what was decided is done first.
+        if self._closed or self._maintaining:
             return
-        for decision in decide(self._situation()):
-            match decision:
-                case Connect(count, reason):
-                    self._connect(count, reason)
-                case Close(id, reason):
-                    self.backends[id].close(reason)
-                case Wake(at):
-                    self._wake_at(at)
-                case _:
-                    assert_never(decision)
+        self._maintaining = True
+        try:
+            for decision in decide(self._situation()):
+                match decision:
+                    case Connect(count, reason):
+                        self._connect(count, reason)
+                    case Close(id, reason):
+                        self.backends[id].close(reason)
+                    case Wake(at):
+                        self._wake_at(at)
+                    case _:
+                        assert_never(decision)
+        finally:
+            self._maintaining = False
 
     def _situation(self) -> Situation:
         return Situation(
             now=self._loop.time(),
             limits=self.limits,
-            idle=[Idle(b.id, b.idle_since, b.expires) for b in self.idle],
+            idle=[Idle(b.id, b.idle_since, self._expires(b)) for b in self.idle],
             busy=self.busy,
             connecting=len(self._connecting),
             waiting=len(self.waiting) + bool(self._greeters),
             retry_at=self._retry_at,
         )
+
+    def _expires(self, backend: Backend) -> float:
+        # server_lifetime = 0 is one lease; but that one it shall have.
+        return backend.expires if self.limits.lifetime or backend.lease else float("inf")
 
     def _wake_at(self, at: float) -> None:
         if self._timer is not None:

@@ -46,7 +46,7 @@ class Lifecycle(asyncio.Protocol):
         self.state = State.LOGIN
         self.backend: Backend | None = None
         """Held in LEASED and HOLDING, and in no other state."""
-        self.requests = Requests(context.catalogue)
+        self.requests = Requests(context.catalogue, tracked=context.config.max_prepared_statements > 0)
         self.login: SessionLogin | None = None
         """In LOGIN."""
         self.admission: Admission | None = None

@@ -195,7 +195,7 @@ class Replies:
         self.statements_dropped = False
         """DISCARD ALL or DEALLOCATE ALL ran."""
         self.parameters_changed = False
-        """A ParameterStatus came, hidden or not."""
+        """A ParameterStatus came, hidden or not, or a hidden query ended, which may have set what was set already."""
         self.hidden_error: bytes | None = None
         """Body of an ErrorResponse to something hidden that the client has to hear of."""
 
@@ -366,6 +366,9 @@ class Replies:
                 return
         if owed.hidden:
             self._emit(data, start, end)
+        if owed is HIDDEN_QUERY:
+            # A setting that was made without a change of value is not reported; the session wanted it all the same.
+            self.parameters_changed = self.noted = True
         if self.queue and self.queue[0].message:
             self._insert(data, end, self.flush_made())
 

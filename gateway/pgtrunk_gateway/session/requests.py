@@ -89,12 +89,15 @@ class Requests:
         "open",
         "statements",
         "terminated",
+        "tracked",
         "unnamed",
         "unpinned",
     )
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: Catalogue, *, tracked: bool = True) -> None:
+        """``tracked``: named statements follow the session; otherwise they are sent as they are."""
         self.catalogue = catalogue
+        self.tracked = tracked
         self.statements: dict[bytes, Statement] = {}
         """By the client's names."""
         self.unnamed: Statement | None = None
@@ -239,6 +242,9 @@ class Requests:
         body = data[body_at:end]
         if not name:
             self.unnamed = replies.unnamed = Statement(b"", body)
+            self._owe(owed.PARSE_UNNAMED)
+            return
+        if not self.tracked:
             self._owe(owed.PARSE_UNNAMED)
             return
         self._plain = False
