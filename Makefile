@@ -10,22 +10,38 @@ ARGS ?=
 
 help:
 	@echo 'make run         the demonstration: PostgreSQL, gateway, trunk, queries over QUIC (ARGS=--once: end after the table)'
-	@echo 'make test        the test suite, under 10 minutes'
+	@echo 'make test        the test suite, under 10 minutes (ARGS=tests/quic: a part of it)'
 	@echo 'make test-long   what takes longer'
 	@echo 'make check       formatting, lint, types'
+	@echo 'make format      put the formatting right'
 	@echo 'make bench       CPU and throughput, beside a bare echo and PgBouncer'
-	@echo 'make clean       remove .venv and caches'
+	@echo 'make clean       remove $(VENV) and caches'
 
 venv: $(STAMP)
 
+# Runs its arguments while it holds a lock that their end, however they end, gives back: of two makes that find no
+# $(VENV), one sets it up and the other waits, to see that it is there.
+LOCKED := $(PYTHON) -c 'import fcntl, os, sys; lock = os.open("pyproject.toml", os.O_RDONLY); \
+  os.set_inheritable(lock, True); fcntl.flock(lock, fcntl.LOCK_EX); os.execvp(sys.argv[1], sys.argv[1:])'
+
+define SETUP
+test $(STAMP) -nt pyproject.toml && exit 0
+# Without pip it is what an interrupted set-up left, or an interpreter that has since gone.
+$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || {
+  rm -rf $(VENV)
+  echo 'No virtual environment could be made: the lines above say why. On Debian and Ubuntu it is mostly'
+  echo 'the venv module, which has a package of its own: apt-get install python3-venv'
+  exit 1
+}
+echo 'setting up $(VENV) ...'
+$(BIN)/python -m pip --disable-pip-version-check install -q -e '.[dev]' && touch $(STAMP)
+endef
+
+$(STAMP): export SETUP_SCRIPT = $(SETUP)
 $(STAMP): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo 'pgtrunk needs Python 3.11 or newer; $(PYTHON) is older. Name another: make PYTHON=python3.12'; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
-	  { rm -rf $(VENV); echo '$(PYTHON) has no venv module. On Debian and Ubuntu: apt-get install python3-venv'; exit 1; }
-	@echo 'setting up $(VENV) ...'
-	@$(BIN)/python -m pip --disable-pip-version-check install -q -e '.[dev]'
-	@touch $@
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo 'pgtrunk needs Python 3.11 or newer, which $(PYTHON) is not. Name another: make PYTHON=python3.12'; exit 1; }
+	@$(LOCKED) sh -c "$$SETUP_SCRIPT"
 
 run: $(STAMP)
 	@exec $(BIN)/pgtrunk-demo $(ARGS)
@@ -47,7 +63,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix
 
 bench: $(STAMP)
-	@$(BIN)/python tests/bench $(ARGS)
+	@exec $(BIN)/python tests/bench $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
