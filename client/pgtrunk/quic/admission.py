@@ -116,8 +116,8 @@ class RateLimit:
         self._at = 0.0
 
     def allows(self, now: float) -> bool:
-        """Takes a token, if there is one. ``now`` is in seconds, on any clock that only goes forward."""
-        self._tokens = min(self._rate, self._tokens + (now - self._at) * self._rate)
+        """Takes a token, if there is one. ``now`` is in seconds, on any clock."""
+        self._tokens = min(self._rate, self._tokens + max(0.0, now - self._at) * self._rate)
         self._at = now
         if self._tokens < 1:
             return False

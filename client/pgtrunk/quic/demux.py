@@ -1,0 +1,301 @@
+"""Which connection a datagram belongs to, and what becomes of those that belong to none.
+
+Short headers are looked up by the eight octets that we issued, without parsing; long ones by their destination id. An
+Initial packet of no known connection may begin one, if ``Admission`` agrees; it may be sent to prove its address first
+(Retry), be refused, or be dropped. Anything else is dropped. No sockets and no clocks: datagrams and paths come in,
+answers go out through ``reply``, connections are made by ``open``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from aioquic.buffer import Buffer  # type: ignore[attr-defined]  # its public home, though it only re-exports it
+from aioquic.quic.packet import QuicErrorCode, QuicHeader, QuicPacketType, pull_quic_header
+
+from pgtrunk.quic.admission import Admission, HalfOpen, RateLimit, Verdict, site_of
+from pgtrunk.quic.config import CID_LENGTH
+from pgtrunk.quic.retry import RetryTokens, packed_address
+from pgtrunk.quic.sealing import NONCE_SIZE
+from pgtrunk.quic.stateless import (
+    FIRST_DATAGRAM_SIZE,
+    VERSIONS,
+    close_packet,
+    retry_packet,
+    version_negotiation_packet,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pgtrunk.quic.udp import Path
+
+__all__ = ["Demultiplexer", "DemuxCounters", "LongHeader", "Opening", "Routed", "Surroundings", "read_long"]
+
+LONG_HEADER = 0x80
+MIN_FIRST_ID = 8
+"""Octets that a client's first destination id must have (RFC 9000 section 7.2)."""
+
+REFUSALS_PER_SECOND = 200.0
+"""Closes in answer to Initial packets: each costs a derivation of keys, some ten times what Retry costs."""
+
+_VERSION_NEGOTIATION = 0
+
+
+@dataclass(slots=True)
+class DemuxCounters:
+    """What became of datagrams that belonged to no connection, and of first packets."""
+
+    opened: int = 0
+    retries: int = 0
+    refused: int = 0
+    """First packets answered with a close: CONNECTION_REFUSED or INVALID_TOKEN."""
+    negotiated: int = 0
+    """Version negotiation packets sent."""
+    over_limit: int = 0
+    """First packets dropped because too many handshakes are half open, in all or from one address."""
+    unknown: int = 0
+    """Packets to a connection id that is not, or no longer, in use here."""
+    malformed: int = 0
+    faults: int = 0
+    """Connections given up because of a mistake of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongHeader:
+    """The part of a long header that is the same in all versions of QUIC (RFC 8999 section 5.1)."""
+
+    version: int
+    destination_id: bytes
+    source_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A connection that a client may begin."""
+
+    destination_id: bytes
+    """Where its first packets go, until it knows an id of ours."""
+    original_id: bytes
+    """Where its very first packet went: the same, unless it was sent to prove its address."""
+    retry_id: bytes | None
+    """The id that our Retry packet gave it; None where there was none."""
+    half_open: HalfOpen
+    """Its entry in the admission's count; whoever opens it ends it."""
+
+
+class Routed(Protocol):
+    """A connection, as seen from here."""
+
+    @property
+    def receive(self) -> Callable[[bytes, Path], object]:
+        """Takes in a datagram."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """All that a demultiplexer asks of the world."""
+
+    open: Callable[[Opening, Path], Routed]
+    """Makes a connection."""
+    has_room: Callable[[], bool]
+    """Whether there is memory for one more."""
+    reply: Callable[[bytes, Path], object]
+    """Sends a datagram that belongs to no connection."""
+    fault: Callable[[Routed, Exception], object]
+    """Gives up a connection that raised."""
+    new_id: Callable[[], bytes]
+    clock: Callable[[], float]
+    """Seconds since 1970: Retry tokens may come from another machine."""
+    entropy: Callable[[int], bytes]
+
+
+class Demultiplexer:
+    """The table of connection ids of one listener."""
+
+    def __init__(self, admission: Admission, tokens: RetryTokens, world: Surroundings) -> None:
+        self.counters = DemuxCounters()
+        self.is_accepting = True
+        """Whether connections may begin; those there are go on either way."""
+        self._admission = admission
+        self._tokens = tokens
+        self._world = world
+        self._refusals = RateLimit(REFUSALS_PER_SECOND)
+        self._routes: dict[bytes, Routed] = {}
+        self._ids: defaultdict[Routed, set[bytes]] = defaultdict(set)
+
+    def __len__(self) -> int:
+        """Connection ids in use."""
+        return len(self._routes)
+
+    def __contains__(self, connection_id: bytes) -> bool:
+        return connection_id in self._routes
+
+    # The table
+
+    def add(self, connection_id: bytes, connection: Routed) -> None:
+        """Has packets to an id go to a connection."""
+        self._routes[connection_id] = connection
+        self._ids[connection].add(connection_id)
+
+    def remove(self, connection_id: bytes) -> None:
+        """An id is retired."""
+        connection = self._routes.pop(connection_id, None)
+        if connection is not None:
+            self._ids[connection].discard(connection_id)
+
+    def forget(self, connection: Routed) -> None:
+        """A connection is gone, and all its ids with it."""
+        for connection_id in self._ids.pop(connection, ()):
+            del self._routes[connection_id]
+
+    # Datagrams
+
+    def datagram_received(self, data: bytes, path: Path) -> None:
+        """Takes in a datagram. Never raises, whatever is in it."""
+        if not data:
+            self.counters.malformed += 1
+        elif data[0] & LONG_HEADER:
+            self._long(data, path)
+        else:
+            connection = self._routes.get(data[1 : 1 + CID_LENGTH])
+            if connection is not None:
+                self._deliver(connection, data, path)
+            else:
+                self._unknown(data, path)
+
+    def _deliver(self, connection: Routed, data: bytes, path: Path) -> None:
+        try:
+            connection.receive(data, path)
+        except Exception as exc:
+            # A mistake in one connection, ours or aioquic's, ends that connection. It must not take with it the
+            # datagrams of others that were read together with this one.
+            self.counters.faults += 1
+            self._world.fault(connection, exc)
+
+    def _unknown(self, data: bytes, path: Path) -> None:
+        """A short header to an id that nobody has here: this is where a stateless reset would be sent."""
+        self.counters.unknown += 1
+
+    def _long(self, data: bytes, path: Path) -> None:
+        header = read_long(data)
+        if header is None:
+            self.counters.malformed += 1
+        elif header.version not in VERSIONS:
+            self._negotiate(header, data, path)
+        elif (connection := self._routes.get(header.destination_id)) is not None:
+            self._deliver(connection, data, path)
+        else:
+            self._first(data, path)
+
+    def _negotiate(self, header: LongHeader, data: bytes, path: Path) -> None:
+        # Never in answer to such a packet itself, or two servers would go on for ever; never to less than a client's
+        # first datagram, or a small forged packet would make a larger one.
+        if header.version == _VERSION_NEGOTIATION or len(data) < FIRST_DATAGRAM_SIZE:
+            self.counters.unknown += 1
+            return
+        self.counters.negotiated += 1
+        answer = version_negotiation_packet(destination_id=header.destination_id, source_id=header.source_id)
+        self._world.reply(answer, path)
+
+    def _first(self, data: bytes, path: Path) -> None:
+        initial = _read_initial(data)
+        if initial is None:
+            self.counters.unknown += 1
+        elif not self.is_accepting or not self._world.has_room():
+            self._refuse(initial, path, QuicErrorCode.CONNECTION_REFUSED)
+        elif not initial.token:
+            self._judge(initial, data, path, None)
+        else:
+            original_id = self._tokens.take(
+                initial.token, path, destination_id=initial.destination_cid, now=self._world.clock()
+            )
+            if original_id is None:
+                self._refuse(initial, path, QuicErrorCode.INVALID_TOKEN)
+            else:
+                self._judge(initial, data, path, original_id)
+
+    def _judge(self, initial: QuicHeader, data: bytes, path: Path, original_id: bytes | None) -> None:
+        site = site_of(packed_address(path))
+        proved = original_id is not None
+        verdict = self._admission.judge(site, proved=proved)
+        if verdict is Verdict.DROP:
+            self.counters.over_limit += 1
+        elif verdict is Verdict.RETRY:
+            self._ask_to_retry(initial, path)
+        else:
+            self._open(initial, data, path, original_id, self._admission.begin(site, proved=proved))
+
+    def _open(
+        self, initial: QuicHeader, data: bytes, path: Path, original_id: bytes | None, half_open: HalfOpen
+    ) -> None:
+        destination_id = initial.destination_cid
+        opening = Opening(
+            destination_id=destination_id,
+            original_id=original_id if original_id is not None else destination_id,
+            retry_id=destination_id if original_id is not None else None,
+            half_open=half_open,
+        )
+        connection = self._world.open(opening, path)
+        # The client's own choice stays in the table until the connection is gone: copies of its first packets would
+        # begin another one otherwise.
+        self.add(destination_id, connection)
+        self.counters.opened += 1
+        self._deliver(connection, data, path)
+
+    def _refuse(self, initial: QuicHeader, path: Path, error: QuicErrorCode) -> None:
+        if not self._refusals.allows(self._world.clock()):
+            self.counters.over_limit += 1
+            return
+        self.counters.refused += 1
+        answer = close_packet(
+            version=initial.version or 0,
+            destination_id=initial.destination_cid,
+            source_id=initial.source_cid,
+            error=error,
+        )
+        self._world.reply(answer, path)
+
+    def _ask_to_retry(self, initial: QuicHeader, path: Path) -> None:
+        world = self._world
+        retry_id = world.new_id()
+        token = self._tokens.give(
+            path,
+            original_id=initial.destination_cid,
+            retry_id=retry_id,
+            now=world.clock(),
+            nonce=world.entropy(NONCE_SIZE),
+        )
+        self.counters.retries += 1
+        answer = retry_packet(
+            version=initial.version or 0,
+            destination_id=initial.destination_cid,
+            source_id=initial.source_cid,
+            retry_id=retry_id,
+            token=token,
+        )
+        world.reply(answer, path)
+
+
+def read_long(data: bytes) -> LongHeader | None:
+    """Reads a long header of any version; None where the datagram ends before the header does."""
+    source_at = 6 + data[5] if len(data) > 5 else 0
+    end = source_at + 1 + data[source_at] if 0 < source_at < len(data) else 0
+    if not 0 < end <= len(data):
+        return None
+    return LongHeader(int.from_bytes(data[1:5], "big"), data[6:source_at], data[source_at + 1 : end])
+
+
+def _read_initial(data: bytes) -> QuicHeader | None:
+    """Reads what may begin a connection; None for everything else (RFC 9000 sections 7.2 and 14.1)."""
+    if len(data) < FIRST_DATAGRAM_SIZE:
+        return None
+    try:
+        header = pull_quic_header(Buffer(data=data), host_cid_length=CID_LENGTH)
+    except ValueError:
+        return None
+    is_first = header.packet_type is QuicPacketType.INITIAL and len(header.destination_cid) >= MIN_FIRST_ID
+    return header if is_first else None

@@ -1,0 +1,290 @@
+"""A listener: sockets in front, connections behind, and what happens between a first packet and a handshake's end.
+
+It is the shell around ``Demultiplexer`` and ``Admission``: the loop, the clock and the randomness that they are given
+come from here. It knows connections by their driver, and sessions not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aioquic.quic.connection import QuicConnectionState
+
+from pgtrunk.errors import SessionLost
+from pgtrunk.quic.admission import Admission, AdmissionLimits, HalfOpen, RateLimit
+from pgtrunk.quic.connection import Connection
+from pgtrunk.quic.connection_id import ConnectionIds
+from pgtrunk.quic.demux import Demultiplexer, DemuxCounters, Opening, Routed, Surroundings
+from pgtrunk.quic.driver import ConnectionDriver
+from pgtrunk.quic.server_tls import HandshakePolicy, ServerContext
+from pgtrunk.quic.transport import StreamTransport
+from pgtrunk.quic.udp import Endpoint, Path, UdpCounters, open_endpoint
+
+if TYPE_CHECKING:
+    import socket
+
+    from aioquic.quic.configuration import QuicConfiguration
+
+    from pgtrunk.errors import TrunkError
+    from pgtrunk.quic.config import ByteBudget, QuicLimits
+    from pgtrunk.quic.retry import RetryTokens
+
+__all__ = ["Acceptor", "Door", "Listener"]
+
+Acceptor = Callable[[StreamTransport], asyncio.BaseProtocol]
+"""Called once for each stream that a client opens, also for those that a higher id opens along with it. The transport
+has no protocol yet: that of the result, whose ``connection_made`` is called right after."""
+
+CLOSE_TIME = 1.0
+"""Seconds that ``close`` leaves connections to say goodbye and to answer latecomers, before the sockets go."""
+
+FAILURES_LOGGED_PER_SECOND = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """What a listener lets connections in by, loaded and ready."""
+
+    quic: QuicConfiguration
+    limits: QuicLimits
+    budget: ByteBudget
+    admission: AdmissionLimits
+    policy: HandshakePolicy
+    tokens: RetryTokens
+    accept: Acceptor
+    warnings: tuple[str, ...] = ()
+
+
+class Listener:
+    """Open sockets and the connections that came in through them."""
+
+    def __init__(self, door: Door) -> None:
+        self.udp = UdpCounters()
+        self.door = door
+        self.loop = asyncio.get_running_loop()
+        self._endpoints: list[Endpoint] = []
+        self._admission = Admission(door.admission)
+        self._ids = ConnectionIds(os.urandom)
+        world = Surroundings(
+            open=self._open,
+            has_room=lambda: door.budget.admits,
+            reply=self._reply,
+            fault=self._fault,
+            new_id=self._new_id,
+            clock=time.time,
+            entropy=os.urandom,
+        )
+        self._demux = Demultiplexer(self._admission, door.tokens, world)
+        self._accepted: set[_Accepted] = set()
+        self._failures = RateLimit(FAILURES_LOGGED_PER_SECOND)
+        self._closing: asyncio.TimerHandle | None = None
+        self._closed = asyncio.Event()
+
+    def __repr__(self) -> str:
+        where = ", ".join(f"{address[0]} port {address[1]}" for address in self.addresses)
+        return (
+            f"<Listener {where} [{self.connections} connections, {self.half_open} half open, {self.streams} streams]>"
+        )
+
+    # What it shows
+
+    @property
+    def addresses(self) -> list[tuple[Any, ...]]:
+        """The socket addresses it is bound to."""
+        return [endpoint.address for endpoint in self._endpoints]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What works, but should be looked at, a line each: buffers too small, certificates out of date."""
+        return self.door.warnings
+
+    @property
+    def connections(self) -> int:
+        """Connections whose handshake is complete."""
+        return sum(accepted.driver.is_ready for accepted in self._accepted)
+
+    @property
+    def half_open(self) -> int:
+        """Handshakes in progress."""
+        return self._admission.half_open
+
+    @property
+    def streams(self) -> int:
+        """Open streams, over all connections."""
+        return sum(len(accepted.driver.streams) for accepted in self._accepted)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes received and not yet consumed, over all connections."""
+        return sum(accepted.driver.held_bytes for accepted in self._accepted)
+
+    @property
+    def connection_ids(self) -> int:
+        """Connection ids in the table."""
+        return len(self._demux)
+
+    @property
+    def counters(self) -> DemuxCounters:
+        """What became of first packets, and of those that belonged nowhere."""
+        return self._demux.counters
+
+    # What is done with it
+
+    async def attach(self, sock: socket.socket) -> None:
+        """Receives on one more bound socket, which it takes over."""
+        self._endpoints.append(await open_endpoint(sock, self._demux.datagram_received, self.udp))
+
+    def stop_accepting(self) -> None:
+        """Refuses new connections from now on; those there are go on."""
+        self._demux.is_accepting = False
+
+    def close(self) -> None:
+        """Closes all connections, and the sockets as soon as they have ended or a second later."""
+        self.stop_accepting()
+        if self._closing is not None or self._closed.is_set():
+            return
+        for accepted in list(self._accepted):
+            accepted.driver.close(reason="the gateway is shutting down")
+        self._closing = self.loop.call_later(CLOSE_TIME, self._finish)
+        if not self._accepted:
+            self._finish()
+
+    async def wait_closed(self) -> None:
+        """Returns when everything is closed; ``close`` sees to it that this takes about a second at most."""
+        await self._closed.wait()
+
+    def _finish(self) -> None:
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        if self._closing is not None:
+            self._closing.cancel()
+        for accepted in list(self._accepted):
+            accepted.driver.abandon(None)
+        for endpoint in self._endpoints:
+            endpoint.close()
+
+    # What the demultiplexer asks for
+
+    def _new_id(self) -> bytes:
+        while (connection_id := self._ids()) in self._demux:
+            continue
+        return connection_id
+
+    def _reply(self, data: bytes, path: Path) -> None:
+        path.endpoint.send(data, path)
+
+    def _open(self, opening: Opening, path: Path) -> Routed:
+        door = self.door
+        quic = Connection(
+            configuration=door.quic,
+            limits=door.limits,
+            budget=door.budget,
+            new_cid=self._new_id,
+            make_tls=lambda stock: ServerContext(stock, door.policy),
+            original_destination_connection_id=opening.original_id,
+            retry_source_connection_id=opening.retry_id,
+        )
+        accepted = _Accepted(self, quic, opening.half_open, path)
+        self._accepted.add(accepted)
+        for connection_id in quic.host_cids:
+            self._demux.add(connection_id, accepted)
+        return accepted
+
+    def _fault(self, connection: Routed, exc: Exception) -> None:
+        assert isinstance(connection, _Accepted)
+        self.loop.call_exception_handler(
+            {"message": f"gave up {connection.driver!r}, which failed on a datagram", "exception": exc}
+        )
+        connection.driver.abandon(SessionLost("the gateway failed on this connection, and gave it up"))
+
+    # What connections tell
+
+    def settled(self, half_open: HalfOpen) -> None:
+        """A handshake is over, one way or the other."""
+        self._admission.end(half_open)
+
+    def failed(self, driver: ConnectionDriver, error: TrunkError) -> None:
+        """A handshake came to nothing."""
+        if self._failures.allows(self.loop.time()):
+            logger.info("no connection with %s: %s", driver.peername, error)
+
+    def gone(self, accepted: _Accepted) -> None:
+        """A connection has ended for good."""
+        self._accepted.discard(accepted)
+        self._demux.forget(accepted)
+        if self._closing is not None and not self._accepted:
+            self._finish()
+
+    def issued(self, connection_id: bytes, accepted: _Accepted) -> None:
+        """A connection may be called by one more id."""
+        self._demux.add(connection_id, accepted)
+
+    def retired(self, connection_id: bytes) -> None:
+        """The client has given an id back."""
+        self._demux.remove(connection_id)
+
+
+class _Accepted:
+    """One connection of a listener, from its first packet on."""
+
+    def __init__(self, listener: Listener, quic: Connection, half_open: HalfOpen, path: Path) -> None:
+        self._listener = listener
+        self._half_open: HalfOpen | None = half_open
+        self._quic = quic
+        self.driver = ConnectionDriver(
+            quic,
+            loop=listener.loop,
+            send=self._send,
+            accept=listener.door.accept,
+            on_ready=self._ready,
+            on_closed=self._closed,
+            on_cid_issued=lambda connection_id: listener.issued(connection_id, self),
+            on_cid_retired=listener.retired,
+            extra={"sockname": path.sockname, "peercert": None},
+        )
+        self.receive: Callable[[bytes, Path], object] = self._receive_first
+
+    def _receive_first(self, data: bytes, path: Path) -> None:
+        self.receive = self.driver.receive
+        self.driver.receive(data, path)
+        if self._quic._state is QuicConnectionState.FIRSTFLIGHT:
+            # It looked like an Initial packet, but was none: there is nothing to wait for.
+            self.driver.abandon(None)
+
+    def _send(self, data: bytes, path: Path) -> None:
+        # aioquic keeps to the anti-amplification limit with all but its last word, a close (RFC 9000 section 8.1).
+        if self._half_open is not None and self._is_over_limit(path):
+            return
+        path.endpoint.send(data, path)
+
+    def _is_over_limit(self, path: Path) -> bool:
+        for known in self._quic._network_paths:
+            if known.addr == path:
+                return not known.is_validated and known.bytes_sent > 3 * known.bytes_received
+        return True
+
+    def _ready(self, driver: ConnectionDriver) -> None:
+        self._settle()
+        context = self._quic.tls
+        assert isinstance(context, ServerContext)
+        driver.extra["peercert"] = context.peer_certificate
+
+    def _closed(self, driver: ConnectionDriver, error: TrunkError | None) -> None:
+        if self._half_open is not None and error is not None:
+            self._listener.failed(driver, error)
+        self._settle()
+        self._listener.gone(self)
+
+    def _settle(self) -> None:
+        if self._half_open is not None:
+            self._listener.settled(self._half_open)
+            self._half_open = None
