@@ -1,8 +1,16 @@
-"""Fixtures for all tests; each is defined in the helper that it belongs to."""
+"""Fixtures for all tests, each defined in the helper that it belongs to; and what CI thinks of skipped tests.
+
+A skipped test looks like a passed one, so where CI=true it fails the run. Exempt are those that only the other kind of
+user can run, root or not: they carry a skipif whose reason says so, and `--only-for` selects them for that user.
+"""
 
 from __future__ import annotations
 
+import os
+from typing import Final
+
 import hypothesis
+import pytest
 
 from helpers.postgres import database, postgres
 
@@ -13,3 +21,59 @@ hypothesis.settings.register_profile(
     "pgtrunk", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
 )
 hypothesis.settings.load_profile("pgtrunk")
+
+_USERS: Final = {"root": "needs root: ", "user": "needs an ordinary user: "}
+"""How the reason of a skipif begins that is about who runs the tests."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--only-for", choices=[*_USERS], help="run the tests that need this kind of user, and no others")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("CI") == "true":
+        config.pluginmanager.register(SkipsFail())
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    user = config.getoption("--only-for")
+    if user is not None:
+        others = [item for item in items if not _needs(item, _USERS[user])]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+
+
+def _needs(item: pytest.Item, user: str) -> bool:
+    return any(mark.kwargs.get("reason", "").startswith(user) for mark in item.iter_markers("skipif"))
+
+
+class SkipsFail:
+    """Fails a run that is otherwise fine and in which a test was skipped, whoever runs it."""
+
+    def __init__(self) -> None:
+        self.skips: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        # An expected failure is reported as skipped too.
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self._note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:
+            self._note(report)
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reason = reason.removeprefix("Skipped: ")
+        if not reason.startswith(tuple(_USERS.values())):
+            self.skips.append(f"{report.nodeid}: {reason}")
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self.skips and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.skips:
+            terminalreporter.section("skipped, which fails the run where CI=true", red=True)
+            for skip in self.skips:
+                terminalreporter.line(skip)

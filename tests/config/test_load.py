@@ -285,7 +285,7 @@ def test_files_that_cannot_be_read(path: str, reason: str) -> None:
     assert str(caught.value) == f"{path}: cannot be read: {reason}"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
+@pytest.mark.skipif(os.geteuid() == 0, reason="needs an ordinary user: root may read and write everything")
 def test_permissions(directory: Path) -> None:
     write("users.txt", "", mode=0o000)
     (directory / "run").mkdir(mode=0o500)

@@ -88,7 +88,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
     assert refusal(tmp_path, tmp_path) == f'cannot read quic_cert_file "{tmp_path}": is a directory'
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root reads everything")
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="needs an ordinary user: root reads everything")
 def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
     cert, key = save(tmp_path, SERVER)
     os.chmod(key, 0)
