@@ -63,7 +63,14 @@ class AsyncpgAdapter:
         timeout = arguments.pop("timeout", CONNECT_TIMEOUT)
         clock = asyncio.timeout(timeout)
         loop = StreamLoop(self._trunk, clock, timeout, self._acquire_timeout)
-        forced = {"loop": loop, "timeout": None, "ssl": False, "direct_tls": False, "passfile": NO_FILE, **self._place}
+        forced: dict[str, Any] = {
+            "loop": loop,
+            "timeout": None,
+            "ssl": False,
+            "direct_tls": False,
+            "passfile": NO_FILE,
+            **self._place,
+        }
         try:
             async with clock:
                 return await asyncpg.connect(dsn, **(arguments | forced))
@@ -83,8 +90,9 @@ class AsyncpgAdapter:
             # Called by the pool with its own loop, which is ours.
             return await self.connect(args[0] if args else None, kwargs)
 
-        defaults = {"reset": keep_session}
-        return asyncpg.create_pool(dsn, **(defaults | arguments | {"loop": self._trunk.loop, "connect": connect}))
+        defaults: dict[str, Any] = {"reset": keep_session}
+        forced: dict[str, Any] = {"loop": self._trunk.loop, "connect": connect}
+        return asyncpg.create_pool(dsn, **(defaults | arguments | forced))
 
     def _check(self, dsn: str | None, arguments: dict[str, Any]) -> None:
         self._trunk.check()

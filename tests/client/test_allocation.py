@@ -336,18 +336,13 @@ def test_a_gateway_that_was_there_is_waited_for_until_patience_ends() -> None:
     waiter, decisions = it.ask()
     assert decisions == (WakeAt(1.0),)
     attempts = []
-    wake: Any
-    made: list[Any]
-    while it.core.waiting:
-        (*made, wake) = it.core.decide(it.now)
-        for dial in made:
+    while it.now < 10.0:
+        decided: tuple[Any, ...] = it.core.decide(it.now)
+        for link in links(decided):
             attempts.append(it.now)
-            wake = it.core.failed(dial.link, REFUSED, it.now, 0.0)[-1]
-        if wake.when == 10.0:
-            break
-        it.now = wake.when
+            decided = it.core.failed(link, REFUSED, it.now, 0.0)
+        it.now = decided[-1].when
     assert attempts == [1.0, 3.0, 7.0]
-    it.now = 10.0
     ((refused, why),) = refusals(it.core.decide(it.now))
     assert refused is waiter
     assert why == Unreachable(waited=10.0, failures=4, down=10.0, retry_in=5.0, cause=REFUSED)

@@ -12,7 +12,7 @@ import pytest
 from helpers.cancelling import Moment, cancel_at, cancel_everywhere
 from helpers.fake_gateway import FakeGateway
 from helpers.fake_postgres import FakePostgres
-from helpers.trunks import turns, until_idle
+from helpers.trunks import turns, until, until_idle
 from pgtrunk import (
     AcquireTimeout,
     GatewayUnreachable,
@@ -99,7 +99,7 @@ async def test_a_password_file_is_not_read(tmp_path: Any, monkeypatch: pytest.Mo
     monkeypatch.setenv("PGPASSFILE", str(file))
     seen: list[Any] = []
 
-    class Looking(asyncpg.Connection):
+    class Looking(asyncpg.Connection):  # type: ignore[misc]
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             seen.append(args[-1].password)
@@ -197,7 +197,6 @@ async def test_the_loop_of_a_session_is_found_as_the_real_one() -> None:
         proxy: Any = StreamLoop(it.trunk._trunk, asyncio.timeout(None), None, 1.0)
         assert proxy == loop
         assert loop == proxy
-        assert proxy == proxy  # noqa: PLR0124
         assert proxy != object()
         assert {loop: 1}[proxy] == 1
         assert proxy.time() == pytest.approx(loop.time(), abs=10)
@@ -231,9 +230,7 @@ async def test_a_cancel_that_is_never_answered_is_given_up(monkeypatch: pytest.M
         connection = await it.trunk.connect(DSN)
         with pytest.raises(asyncio.TimeoutError):
             await connection.execute("sleep", timeout=0.01)
-        async with asyncio.timeout(10):
-            while it.trunk.stats().cancels_in_use or not it.postgres.cancels:
-                await asyncio.sleep(0.001)
+        await until(lambda: it.postgres.cancels and not it.trunk.stats().cancels_in_use)
         connection.terminate()
         await it.idle()
 

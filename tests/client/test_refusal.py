@@ -33,37 +33,49 @@ def full(**changes: object) -> Full:
         (
             full(),
             AcquireTimeout,
-            "no stream became free within acquire_timeout=10 s (waited 10 s): 37 callers wait, the first for 12.34 s; "
-            "4 of connections=4 open with 400 streams in use; streams_per_connection=100 decided; "
-            "close sessions sooner, or raise connections",
+            (
+                "no stream became free within acquire_timeout=10 s (waited 10 s): "
+                "37 callers wait, the first for 12.34 s; "
+                "4 of connections=4 open with 400 streams in use; streams_per_connection=100 decided; "
+                "close sessions sooner, or raise connections"
+            ),
         ),
         (
             full(waiting=1, limited_by_gateway=4, sessions=224),
             AcquireTimeout,
-            "no stream became free within acquire_timeout=10 s (waited 10 s): nobody else waits; "
-            "4 of connections=4 open with 224 streams in use; "
-            "the gateway allows no more streams (its MAX_STREAMS, less a reserve for cancels); "
-            "close sessions sooner, or raise connections",
+            (
+                "no stream became free within acquire_timeout=10 s (waited 10 s): nobody else waits; "
+                "4 of connections=4 open with 224 streams in use; "
+                "the gateway allows no more streams (its MAX_STREAMS, less a reserve for cancels); "
+                "close sessions sooner, or raise connections"
+            ),
         ),
         (
             full(ready=2, sessions=160, limited_by_gateway=1, cause=CAUSE),
             AcquireTimeout,
-            "no stream became free within acquire_timeout=10 s (waited 10 s): 37 callers wait, the first for 12.34 s; "
-            "2 of connections=4 open with 160 streams in use; streams_per_connection=100 decided, "
-            "and on 1 of them what the gateway allows (its MAX_STREAMS), "
-            "and a further connection could not be opened: nothing listens there",
+            (
+                "no stream became free within acquire_timeout=10 s (waited 10 s): "
+                "37 callers wait, the first for 12.34 s; "
+                "2 of connections=4 open with 160 streams in use; streams_per_connection=100 decided, "
+                "and on 1 of them what the gateway allows (its MAX_STREAMS), "
+                "and a further connection could not be opened: nothing listens there"
+            ),
         ),
         (
             Unreachable(waited=0.0, failures=1, down=0.0, retry_in=0.1, cause=CAUSE),
             GatewayUnreachable,
-            "gateway gw:6432 cannot be reached, given up at once: it failed because nothing listens there; "
-            "the next attempt is due in 0.1 s",
+            (
+                "gateway gw:6432 cannot be reached, given up at once: it failed because nothing listens there; "
+                "the next attempt is due in 0.1 s"
+            ),
         ),
         (
             Unreachable(waited=10.0, failures=5, down=11.0, retry_in=None, cause=CAUSE),
             GatewayUnreachable,
-            "gateway gw:6432 cannot be reached, given up after 10 s of acquire_timeout=10 s: "
-            "it failed 5 times in 11 s, at last because nothing listens there",
+            (
+                "gateway gw:6432 cannot be reached, given up after 10 s of acquire_timeout=10 s: "
+                "it failed 5 times in 11 s, at last because nothing listens there"
+            ),
         ),
         (
             Unreachable(waited=10.0, failures=0, down=10.0, retry_in=None, cause=None),

@@ -7,7 +7,6 @@ import logging
 import os
 import re
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,9 +21,6 @@ from pgtrunk.errors import (
     TrunkClosed,
     UsageError,
 )
-
-if TYPE_CHECKING:
-    from pgtrunk.trunk import Trunk
 
 REFUSED = GatewayUnreachable("nothing listens there")
 
@@ -208,7 +204,7 @@ async def test_a_gateway_never_reached_is_an_error_at_once_with_its_cause() -> N
     gateway = FakeGateway()
     gateway.script.append(REFUSED)
     async with fake_trunk(gateway) as (trunk, _):
-        with pytest.raises(GatewayUnreachable, match="given up.*nothing listens there") as caught:
+        with pytest.raises(GatewayUnreachable, match=r"given up.*nothing listens there") as caught:
             await open_session(trunk)
         assert caught.value.__cause__ is REFUSED
         assert trunk.stats().connections_failed == 1
@@ -307,7 +303,9 @@ async def test_an_attempt_that_succeeds_while_the_trunk_closes_is_closed_too() -
     gateway = FakeGateway()
     async with fake_trunk(gateway) as (trunk, _):
         task = asyncio.create_task(open_session(trunk))
-        while not gateway.connections:
+        for _ in range(100):
+            if gateway.connections:
+                break
             await asyncio.sleep(0)
         # The dial is done, and its callback has not run.
         await trunk.close()
@@ -342,11 +340,30 @@ async def test_a_fork_is_refused_with_words(monkeypatch: pytest.MonkeyPatch) -> 
         trunk.check()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+async def test_a_real_fork_leaves_the_parent_alone() -> None:
+    async with fake_trunk() as (trunk, gateway):
+        session = await open_session(trunk)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                trunk.check()
+            except UsageError:
+                code = 7
+            finally:
+                os._exit(code)
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+        session.transport.close()
+        await assert_nothing_lost(trunk, gateway)
+
+
 # What it says.
 
 
 async def test_stats_count_what_happened() -> None:
-    async with fake_trunk(connections=2, streams=2) as (trunk, gateway):
+    async with fake_trunk(connections=2, streams=2) as (trunk, _):
         sessions = [await open_session(trunk) for _ in range(3)]
         waiting = [asyncio.create_task(open_session(trunk)) for _ in range(2)]
         await turns()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -27,11 +27,16 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Waits until a condition holds that nothing announces; a generous time at most."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.0005)
+
+
 async def until_idle(trunk: Trunk) -> None:
     """Waits until no stream is in use, nobody waits and nothing is dialled."""
-    async with asyncio.timeout(10):
-        while _busy(trunk):
-            await asyncio.sleep(0)
+    await until(lambda: not _busy(trunk))
 
 
 def _busy(trunk: Trunk) -> int:
@@ -68,4 +73,4 @@ async def fake_trunk(
         await trunk.close()
 
 
-__all__ = ["PipeEnd", "assert_nothing_lost", "fake_trunk", "limit", "open_session", "turns", "until_idle"]
+__all__ = ["PipeEnd", "assert_nothing_lost", "fake_trunk", "limit", "open_session", "turns", "until", "until_idle"]
