@@ -70,7 +70,8 @@ async def _resolve(hosts: Sequence[str], port: int) -> list[tuple[int, tuple[Any
 
 
 def _bind(family: int, address: tuple[Any, ...], tune: Callable[[socket.socket], None]) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # Named, or asyncio would not take what it accepts for TCP, and leave Nagle's algorithm on.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
