@@ -171,6 +171,8 @@ class Session(Lifecycle):
         self.requests.forget(replies.failed_names)
         if replies.statements_dropped:
             self.requests.forget_all()
+        if replies.stale_plan:
+            self.requests.retire()
         if replies.parameters_changed:
             told, self.profile = self.profile, backend.profile
             for name, value in changed(told, self.profile):

@@ -59,7 +59,10 @@ _ASYNC = frozenset(b"NAS")
 _ROWS = frozenset(b"Dd")
 """The messages that may be long and many: never held back."""
 
-_FATAL = (b"VFATAL\0", b"VPANIC\0")
+# A field begins where another ended, which no text can imitate.
+_FATAL = (b"\0VFATAL\0", b"\0VPANIC\0")
+_STALE_PLAN = b"\0RRevalidateCachedQuery\0"
+"""The routine that finds a plan to return other columns than before; its SQLSTATE, 0A000, is that of much else."""
 _WATCHED = bytes(kind in b"ZCSGWE" for kind in range(256))
 
 
@@ -155,6 +158,7 @@ class Replies:
         "prepared",
         "queue",
         "skipping",
+        "stale_plan",
         "statements_dropped",
         "status",
         "unnamed",
@@ -194,6 +198,8 @@ class Replies:
         """A batch failed whose end was a Sync that only the gateway sent."""
         self.statements_dropped = False
         """DISCARD ALL or DEALLOCATE ALL ran."""
+        self.stale_plan = False
+        """A statement failed since its columns are not what they were when it was prepared."""
         self.parameters_changed = False
         """A ParameterStatus came, hidden or not, or a hidden query ended, which may have set what was set already."""
         self.hidden_error: bytes | None = None
@@ -391,6 +397,8 @@ class Replies:
         if not queue or any(severity in data[start:end] for severity in _FATAL):
             self.fatal = data[start + 5 : end]
             self.noted = True
+        if _STALE_PLAN in data[start:end]:
+            self.stale_plan = self.noted = True
         if not queue:
             return
         head = queue[0]

@@ -122,6 +122,11 @@ class Requests:
         """DISCARD ALL or DEALLOCATE ALL ran."""
         self.statements.clear()
 
+    def retire(self) -> None:
+        """The columns of one of them changed, and it is not known which: whoever parses them again gets new ones."""
+        for name, statement in self.statements.items():
+            self.catalogue.retire(len(name), statement)
+
     def plan(self, data: bytes, replies: Replies, shape: int = OTHER) -> bytes:
         """``data``: whole messages, or the beginning of one too large to collect -> the bytes for the backend.
 

@@ -68,6 +68,12 @@ class Catalogue:
             statement = self._statements[key] = Statement(self._new_name(length), body)
         return statement
 
+    def retire(self, length: int, statement: Statement) -> None:
+        """Who has ``statement`` keeps it; who asks for its text from now on gets another, parsed anew everywhere."""
+        key = (length, statement.body)
+        if self._statements.get(key) is statement:
+            del self._statements[key]
+
     def _new_name(self, length: int) -> bytes:
         number = self._used.get(length, 0)
         if length != _LONG and number >= 62 ** (length - 1):
