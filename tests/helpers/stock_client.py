@@ -136,4 +136,6 @@ async def stock_client(
         client.close()
         if client._timer is not None:
             client._timer.cancel()
-        transport.abort()
+        for each in {transport, client._transport}:
+            if each is not None:
+                each.abort()
