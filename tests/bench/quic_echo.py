@@ -1,7 +1,8 @@
 """Echo over stock aioquic and over pgtrunk.quic, alternating: CPU per request of either end.
 
 ``python tests/bench/quic_echo.py --shapes 1x40 10x40 --rounds 5``. Each side runs in its own process on uvloop, closed
-loop: each stream has one message of 120 bytes under way. ``measure`` is for other benchmarks.
+loop: each stream has one message under way, and the answer to it, of sizes that may differ. ``measure`` is for other
+benchmarks.
 """
 
 # ruff: noqa: E402 - helpers are found from anywhere only once the path is set
@@ -11,6 +12,7 @@ import argparse
 import asyncio
 import multiprocessing
 import os
+import signal
 import ssl
 import statistics
 import sys
@@ -37,9 +39,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection as Pipe
 
-MESSAGE = bytes(120)
 WARM_UP = 0.5
+PATIENCE = 60.0
+"""Seconds that the server process may take to say anything."""
 VARIANTS = ("stock", "pgtrunk")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Octets of each message and of the answer to it."""
+
+    request: int = 120
+    answer: int = 120
 
 
 @dataclass(frozen=True)
@@ -60,33 +71,54 @@ class Result:
 
 
 class StockEcho(QuicConnectionProtocol):
+    sizes = Sizes()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._missing: dict[int, int] = {}
+        self._answer = bytes(self.sizes.answer)
+
     def quic_event_received(self, event: QuicEvent) -> None:
         if isinstance(event, StreamDataReceived):
-            self._quic.send_stream_data(event.stream_id, event.data, event.end_stream)
+            # A message may come in pieces.
+            missing = self._missing.get(event.stream_id, self.sizes.request) - len(event.data)
+            if missing <= 0:
+                missing += self.sizes.request
+                self._quic.send_stream_data(event.stream_id, self._answer, event.end_stream)
+            self._missing[event.stream_id] = missing
 
 
 class PlainEcho(asyncio.Protocol):
+    def __init__(self, sizes: Sizes) -> None:
+        self._request = self._missing = sizes.request
+        self._answer = bytes(sizes.answer)
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: Any = transport
 
     def data_received(self, data: bytes) -> None:
-        self.transport.write(data)
+        self._missing -= len(data)
+        if self._missing <= 0:
+            self._missing += self._request
+            self.transport.write(self._answer)
 
 
-async def _stock_server(identity: Identity, pipe: Pipe) -> None:
+async def _stock_server(identity: Identity, pipe: Pipe, sizes: Sizes) -> None:
     configuration = QuicConfiguration(is_client=False, alpn_protocols=["postgresql"])
     configuration.certificate, configuration.private_key = identity.certificate, identity.key
-    server = await stock_serve("127.0.0.1", 0, configuration=configuration, create_protocol=StockEcho)
+    echo = type("SizedEcho", (StockEcho,), {"sizes": sizes})
+    server = await stock_serve("127.0.0.1", 0, configuration=configuration, create_protocol=echo)
     assert server._transport is not None
     await _serve(pipe, server._transport.get_extra_info("sockname")[1])
     server.close()
 
 
-async def _pgtrunk_server(identity: Identity, pipe: Pipe) -> None:
+async def _pgtrunk_server(identity: Identity, pipe: Pipe, sizes: Sizes) -> None:
     def configure(configuration: QuicConfiguration) -> None:
         configuration.certificate, configuration.private_key = identity.certificate, identity.key
 
-    async with LoopbackServer(PlainEcho, configure=configure, limits=QuicLimits(max_streams=2100)) as server:
+    limits = QuicLimits(max_streams=2100)
+    async with LoopbackServer(lambda: PlainEcho(sizes), configure=configure, limits=limits) as server:
         await _serve(pipe, server.port)
 
 
@@ -108,12 +140,14 @@ async def _serve(pipe: Pipe, port: int) -> None:
     await over
 
 
-def _server_process(variant: str, certificate: bytes, key: bytes, pipe: Pipe) -> None:
+def _server_process(variant: str, certificate: bytes, key: bytes, pipe: Pipe, sizes: Sizes) -> None:
+    # Ctrl-C in the terminal is for the other end, which then hangs up.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     identity = Identity(x509.load_pem_x509_certificate(certificate), load_pem_private_key(key, None))  # type: ignore[arg-type]
-    uvloop.run({"stock": _stock_server, "pgtrunk": _pgtrunk_server}[variant](identity, pipe))
+    uvloop.run({"stock": _stock_server, "pgtrunk": _pgtrunk_server}[variant](identity, pipe, sizes))
 
 
 # -- the clients: both count answers and ask again
@@ -129,16 +163,17 @@ class StockClient(QuicConnectionProtocol):
     def quic_event_received(self, event: QuicEvent) -> None:
         if isinstance(event, StreamDataReceived):
             # An answer may come in pieces.
-            missing = self._missing.get(event.stream_id, len(MESSAGE)) - len(event.data)
+            missing = self._missing.get(event.stream_id, self._answer) - len(event.data)
             if missing <= 0:
-                missing += len(MESSAGE)
+                missing += self._answer
                 self.answers += 1
-                self._quic.send_stream_data(event.stream_id, MESSAGE)
+                self._quic.send_stream_data(event.stream_id, self._request)
             self._missing[event.stream_id] = missing
 
-    def start(self, streams: int) -> None:
+    def start(self, streams: int, sizes: Sizes) -> None:
+        self._request, self._answer = bytes(sizes.request), sizes.answer
         for _ in range(streams):
-            self._quic.send_stream_data(self._quic.get_next_available_stream_id(), MESSAGE)
+            self._quic.send_stream_data(self._quic.get_next_available_stream_id(), self._request)
         self.transmit()
 
 
@@ -146,21 +181,24 @@ class Asker(asyncio.Protocol):
     answers = 0
 
     transport: Any
-    missing = len(MESSAGE)
+
+    def __init__(self, sizes: Sizes) -> None:
+        self._request = bytes(sizes.request)
+        self._answer = self._missing = sizes.answer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
-        self.transport.write(MESSAGE)
+        self.transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        self.missing -= len(data)
-        if self.missing <= 0:
-            self.missing += len(MESSAGE)
+        self._missing -= len(data)
+        if self._missing <= 0:
+            self._missing += self._answer
             self.answers += 1
-            self.transport.write(MESSAGE)
+            self.transport.write(self._request)
 
 
-async def _run_stock(port: int, connections: int, streams: int, timed: Callable[..., Any]) -> Result:
+async def _run_stock(port: int, connections: int, streams: int, sizes: Sizes, timed: Callable[..., Any]) -> Result:
     from contextlib import AsyncExitStack
 
     async with AsyncExitStack() as stack:
@@ -173,15 +211,15 @@ async def _run_stock(port: int, connections: int, streams: int, timed: Callable[
             assert isinstance(client, StockClient)
             clients.append(client)
         for client in clients:
-            client.start(streams)
+            client.start(streams, sizes)
         result: Result = await timed(lambda: sum(client.answers for client in clients))
         return result
 
 
-async def _run_pgtrunk(port: int, connections: int, streams: int, timed: Callable[..., Any]) -> Result:
+async def _run_pgtrunk(port: int, connections: int, streams: int, sizes: Sizes, timed: Callable[..., Any]) -> Result:
     config = ClientConfig(verify=False, limits=QuicLimits(max_streams=0))
     links = [await connect("127.0.0.1", port, config=config, timeout=10) for _ in range(connections)]
-    askers = [link.open_stream(Asker)[1] for link in links for _ in range(streams)]
+    askers = [link.open_stream(lambda: Asker(sizes))[1] for link in links for _ in range(streams)]
     try:
         result: Result = await timed(lambda: sum(asker.answers for asker in askers))
         return result
@@ -192,14 +230,17 @@ async def _run_pgtrunk(port: int, connections: int, streams: int, timed: Callabl
             await link.wait_closed()
 
 
-def measure(variant: str, connections: int, streams: int, *, seconds: float = 2.0) -> Result:
+def measure(
+    variant: str, connections: int, streams: int, *, seconds: float = 2.0, sizes: Sizes | None = None
+) -> Result:
     """Run one variant ("stock" or "pgtrunk") in one shape, a server process beside this one."""
     from helpers.quic_pair import identities
 
+    sizes = sizes or Sizes()
     identity = identities()[1]
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(
-        target=_server_process, args=(variant, identity.pem, identity.key_pem, theirs), daemon=True
+        target=_server_process, args=(variant, identity.pem, identity.key_pem, theirs, sizes), daemon=True
     )
     process.start()
     theirs.close()
@@ -215,8 +256,11 @@ def measure(variant: str, connections: int, streams: int, *, seconds: float = 2.
         return Result(n1 - n0, t1 - t0, (s1 - s0) / (n1 - n0) * 1e6, (c1 - c0) / (n1 - n0) * 1e6)
 
     try:
+        if not ours.poll(PATIENCE):
+            raise TimeoutError(f"the {variant} server said nothing within {PATIENCE:g} s")
         port = ours.recv()
-        return uvloop.run({"stock": _run_stock, "pgtrunk": _run_pgtrunk}[variant](port, connections, streams, timed))
+        run = {"stock": _run_stock, "pgtrunk": _run_pgtrunk}[variant]
+        return uvloop.run(run(port, connections, streams, sizes, timed))
     finally:
         ours.close()
         process.join(10)

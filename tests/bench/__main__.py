@@ -1,0 +1,166 @@
+"""``make bench``: CPU and throughput of the gateway and the client, beside a bare QUIC echo and PgBouncer.
+
+Over QUIC, asyncpg sessions with prepared point selects; over TCP, pgbench -S; and the gateway's own Python in process.
+All in one temporary folder and on the loopback interface; whatever is started ends with it.
+"""
+
+# ruff: noqa: E402 - modules are found only once the path is set
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+# Not the folder of this file, which comes first otherwise: our modules are `bench.` something.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from rich.console import Console
+
+from bench import machine, pgbouncer, report
+from bench.errors import BenchError
+from bench.rounds import Figures, Plan, run
+from bench.site import BenchSite
+from pgtrunk.errors import PgtrunkError
+
+RESULTS = Path(__file__).resolve().parents[2] / "results" / "bench.json"
+ROUNDS, SECONDS = 5, 3.0
+_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 0, 1 with a message where something failed, 130 after Ctrl-C."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = _parser().parse_args(words)
+    signal.signal(signal.SIGTERM, _terminated)
+    console = Console()
+    try:
+        _bench(console, arguments, words)
+    except (BenchError, PgtrunkError) as error:
+        Console(stderr=True).print(f"bench: {error}", markup=False, highlight=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print("interrupted; everything is stopped and removed")
+        return _INTERRUPTED
+    return 0
+
+
+def _terminated(signum: int, _frame: object) -> None:
+    # As an exception, so that everything is stopped on the way out.
+    sys.exit(128 + signum)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=None, help=f"how often everything runs (default: {ROUNDS})")
+    parser.add_argument("--quick", action="store_true", help="one short round: to see that it works, not for figures")
+    parser.add_argument("--only", choices=("own", "quic", "tcp"), help="that part alone")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="where the figures go (default: results/bench.json, but nowhere with --quick or --only)",
+    )
+    parser.epilog = "PGBOUNCER=/path/to/pgbouncer in the environment names the PgBouncer to compare with."
+    return parser
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    plan = Plan(
+        rounds=arguments.rounds or (1 if arguments.quick else ROUNDS), seconds=1.0 if arguments.quick else SECONDS
+    )
+    if arguments.only in ("own", "tcp"):
+        plan = replace(plan, shapes=())
+    if arguments.only in ("own", "quic"):
+        plan = replace(plan, modes=())
+    if arguments.only in ("quic", "tcp"):
+        plan = replace(plan, own_queries=0)
+    return plan
+
+
+def _bench(console: Console, arguments: argparse.Namespace, words: list[str]) -> None:
+    plan = _plan(arguments)
+    program = pgbouncer.find() if plan.modes else None
+    with console.status("looking whether the machine is quiet"):
+        quiet = machine.look()
+    if not quiet:
+        console.print(
+            f"[yellow]the machine is not quiet ({quiet}): figures of this run are not for publication[/]",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if plan.modes and program is None:
+        console.print(f"[yellow]{pgbouncer.NOT_FOUND}[/]; the rest is measured", highlight=False, soft_wrap=True)
+    with contextlib.ExitStack() as stack:
+        site = stack.enter_context(_site(console)) if plan.shapes or plan.modes else None
+        peer = stack.enter_context(pgbouncer.PgBouncer(program)) if program is not None else None
+        if peer is not None and site is not None:
+            peer.start(site)
+            if not peer.has_statements:
+                console.print(
+                    f"{peer.name} has no prepared statements in transaction pooling: those are measured alone. "
+                    "1.21 and later have; PGBOUNCER=/path names one",
+                    highlight=False,
+                    soft_wrap=True,
+                )
+        with console.status("") as status:
+            figures = run(plan, site, peer, status.update)
+        postgres = None if site is None else site.server_version
+    name = None if peer is None else peer.name
+    _report(console, arguments, figures, _about(plan, quiet, name, postgres, words))
+
+
+@contextlib.contextmanager
+def _site(console: Console) -> Iterator[BenchSite]:
+    with BenchSite() as site:
+        with console.status("starting PostgreSQL and the gateway"):
+            site.open()
+        yield site
+
+
+def _about(
+    plan: Plan, quiet: machine.Quiet, peer: str | None, postgres: str | None, words: list[str]
+) -> dict[str, Any]:
+    return {
+        "command": _command(words),
+        "commit": machine.commit(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "rounds": plan.rounds,
+        "seconds": plan.seconds,
+        "machine": machine.facts(),
+        "quiet": {"is_quiet": bool(quiet), "load_average": quiet.load, "busy_cores": quiet.busy},
+        "peer": peer,
+        "postgres": postgres,
+    }
+
+
+def _command(words: list[str]) -> str:
+    """What was typed, without paths."""
+    kept = [word for word in words if "/" not in word]
+    command = f"make bench ARGS={shlex.quote(shlex.join(kept))}" if kept else "make bench"
+    return f"PGBOUNCER=... {command}" if os.environ.get("PGBOUNCER") else command
+
+
+def _report(console: Console, arguments: argparse.Namespace, figures: Figures, about: dict[str, Any]) -> None:
+    found = report.summary(figures)
+    for table in report.tables(found, about["peer"]):
+        console.print(table)
+    console.print(f"medians of {about['rounds']} rounds of {about['seconds']:g} s", highlight=False)
+    output = arguments.output
+    if output is None and not (arguments.quick or arguments.only):
+        output = RESULTS
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(about | found, indent=2) + "\n")
+        console.print(f"written to {output}", highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
