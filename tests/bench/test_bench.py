@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 
 from bench import asyncpg_load, machine, own_python, pgbench, pgbouncer, point_select, quic_echo, report
+from bench.errors import BenchError
 from bench.rounds import Figures, Quic, Tcp
 from bench.site import BenchSite
 from helpers.fake_postgres import FakePostgres
@@ -126,5 +127,5 @@ def test_summary_has_medians_of_the_rounds_ratios() -> None:
 
 def test_named_pgbouncer_has_to_exist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PGBOUNCER", str(tmp_path / "none"))
-    with pytest.raises(pgbouncer.BenchError, match="no such program"):
+    with pytest.raises(BenchError, match="no such program"):
         pgbouncer.find()
