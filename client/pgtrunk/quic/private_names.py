@@ -26,19 +26,23 @@ class AioquicMismatch(PgtrunkError, ImportError):
 REQUIRED: Mapping[str, str] = {
     "aioquic._buffer": "Buffer BufferReadError",
     "aioquic._crypto": "CryptoError",
-    "aioquic.tls": "AlertDescription Context Epoch",
+    "aioquic.tls": (
+        "Alert AlertBadCertificate AlertCertificateExpired AlertDescription AlertUnsupportedCertificate CipherSuite "
+        "Context Direction Epoch NewSessionTicket SessionTicket State pull_certificate push_new_session_ticket"
+    ),
     "aioquic.quic.recovery": "MAX_ACK_RANGES QuicPacketPacer QuicPacketSpace",
     "aioquic.quic.stream": "FinalSizeError QuicStream QuicStreamReceiver QuicStreamSender StreamFinishedError",
     "aioquic.quic.packet": (
         "QuicErrorCode QuicFrameType QuicPacketType QuicProtocolVersion QuicStreamFrame "
+        "encode_quic_retry encode_quic_version_negotiation pull_quic_header "
         "pull_quic_transport_parameters push_quic_transport_parameters"
     ),
     "aioquic.quic.packet_builder": "QuicDeliveryState QuicPacketBuilder QuicPacketBuilderStop",
     "aioquic.quic.connection": (
         "CONNECTION_LIMIT_FRAME_CAPACITY END_STATES Limit MAX_STREAM_DATA_FRAME_CAPACITY QuicConnection "
         "QuicConnectionError QuicConnectionId QuicConnectionState QuicNetworkPath QuicReceiveContext "
-        "RESET_STREAM_FRAME_CAPACITY STOP_SENDING_FRAME_CAPACITY stream_is_client_initiated "
-        "stream_is_unidirectional"
+        "RESET_STREAM_FRAME_CAPACITY STOP_SENDING_FRAME_CAPACITY TRANSPORT_CLOSE_FRAME_CAPACITY "
+        "stream_is_client_initiated stream_is_unidirectional"
     ),
     "aioquic.quic.connection:QuicConnection": (
         "_QuicConnection__frame_handlers _ack_delay _ack_eliciting_sent_since_receipt _assert_stream_can_send "
@@ -60,7 +64,7 @@ REQUIRED: Mapping[str, str] = {
         "_write_retire_connection_id_frame host_cid"
     ),
     "aioquic.quic.connection:QuicNetworkPath": (
-        "addr is_validated local_challenge_sent remote_challenges validation_deadline"
+        "addr bytes_received bytes_sent is_validated local_challenge_sent remote_challenges validation_deadline"
     ),
     "aioquic.quic.connection:Limit": "frame_type sent used value",
     "aioquic.quic.connection:QuicConnectionId": "cid sequence_number stateless_reset_token was_sent",
@@ -95,8 +99,11 @@ REQUIRED: Mapping[str, str] = {
     ),
     "aioquic.quic.packet_builder:QuicSentPacket": "delivery_handlers in_flight is_ack_eliciting",
     "aioquic.tls:Context": (
-        "_certificate_request _client_handle_certificate_verify _peer_certificate _peer_certificate_chain "
-        "_receive_buffer _server_name _verify_mode"
+        "_build_session_ticket _certificate_request _client_handle_certificate_verify _peer_certificate "
+        "_peer_certificate_chain _psk_key_exchange_mode _receive_buffer _request_client_certificate "
+        "_server_handle_certificate _server_handle_certificate_verify _server_handle_finished _server_handle_hello "
+        "_server_name _session_resumed _set_state _verify_mode early_data_accepted get_session_ticket_cb "
+        "key_schedule new_session_ticket_cb update_traffic_key_cb"
     ),
 }
 """Names by module, or by "module:Class"; those of a class are looked for on an instance."""
