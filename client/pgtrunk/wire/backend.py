@@ -155,10 +155,12 @@ def negotiate_protocol(newest: int, unsupported: Sequence[str]) -> bytes:
 
 
 def parameter_status(name: str, value: str) -> bytes:
-    return encode(b"S", name.encode() + b"\0" + value.encode() + b"\0")
+    """``value`` may hold what :func:`parse_parameter_status` made of octets that are not UTF-8."""
+    return encode(b"S", name.encode() + b"\0" + value.encode("utf-8", "surrogateescape") + b"\0")
 
 
 def parse_parameter_status(body: bytes) -> tuple[str, str]:
+    """Name and value; octets of a value in another encoding than UTF-8 become lone surrogates."""
     name, at = text(body)
     value, _ = text(body, at)
     return name.decode("utf-8", "replace"), value.decode("utf-8", "surrogateescape")

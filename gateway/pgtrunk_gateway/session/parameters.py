@@ -30,6 +30,7 @@ TRACKED = (
 
 _LISTS = frozenset({"search_path"})
 """Their value is a list, which SET would take for one name."""
+_ENCODING = TRACKED.index("client_encoding")
 _NAMES = {name.lower(): name for name in TRACKED}
 
 Profile = tuple[str | None, ...]
@@ -69,10 +70,16 @@ def apply(current: Profile, wanted: Profile) -> bytes:
         for name, before, after in zip(TRACKED, current, wanted, strict=True)
         if after is not None and before is not None and before != after
     ]
-    return ";".join(_assignment(name, value) for name, value in pairs).encode()
+    encoding = wanted[_ENCODING] or "UTF8"
+    return ";".join(_assignment(name, value, encoding) for name, value in pairs).encode("utf-8", "surrogateescape")
 
 
-def _assignment(name: str, value: str) -> str:
+def _assignment(name: str, value: str, encoding: str) -> str:
+    if not value.isascii():
+        # In the encoding of the session, while the backend reads this in that of whoever used it last.
+        octets = value.encode("utf-8", "surrogateescape").hex()
+        text = f"pg_catalog.convert_from(pg_catalog.decode('{octets}','hex'),{_quote(encoding)})"
+        return f"SELECT pg_catalog.set_config('{name}',{text},false)"
     if name in _LISTS:
         return f"SELECT pg_catalog.set_config('{name}',{_quote(value)},false)"
     return f"SET {name}={_quote(value)}"
