@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import asyncpg
 import pytest
@@ -22,6 +22,9 @@ from pgtrunk_gateway.config.load import load
 from pgtrunk_gateway.fronts.quic import QuicFront
 from pgtrunk_gateway.fronts.tcp import TcpFront
 from pgtrunk_gateway.gateway import Gateway
+
+if TYPE_CHECKING:
+    from helpers.raw_session import RawSession
 
 __all__ = ["POOLED", "WAYS", "Connect", "LocalGateway", "Start", "Way", "connect", "pooled", "site", "start", "way"]
 
@@ -45,8 +48,9 @@ class LocalGateway:
         self.place = site.place()
         self.ini = site.write_ini(self.place, **settings)
         self.gateway = Gateway(load(self.ini))
-        self._connections: list[asyncpg.Connection] = []
-        self._trunks: list[StreamManager] = []
+        self.connections: list[asyncpg.Connection] = []
+        self.raw_sessions: list[RawSession] = []
+        self.trunks: list[StreamManager] = []
 
     # -- the ways in
 
@@ -75,18 +79,18 @@ class LocalGateway:
         settings = {"ca_file": str(self.site.certificates.ca_cert), **settings}
         manager = StreamManager(f"127.0.0.1:{self.quic.port}", **settings)
         await manager.open()
-        self._trunks.append(manager)
+        self.trunks.append(manager)
         return manager
 
     async def connect(self, way: Way, **options: Any) -> asyncpg.Connection:
         """A session of the tests' user; over QUIC all of them share one trunk. Closed when the test is over."""
         login: dict[str, Any] = {"user": USER, "password": PASSWORD, "database": DATABASE, "timeout": 20, **options}
         if way == "quic":
-            trunk = self._trunks[0] if self._trunks else await self.trunk()
+            trunk = self.trunks[0] if self.trunks else await self.trunk()
             connection = await trunk.connect(**login)
         else:
             connection = await asyncpg.connect(ssl=False, **self.address(way), **login)
-        self._connections.append(connection)
+        self.connections.append(connection)
         return connection
 
     # -- what is seen of it
@@ -107,14 +111,13 @@ class LocalGateway:
 
     async def settle(self) -> None:
         """Closes the sessions that are still open, and waits until nobody has anything of the gateway."""
-        for connection in self._connections:
+        for connection in self.connections:
             connection.terminate()
-        for trunk in self._trunks:
+        for raw in self.raw_sessions:
+            raw.abort()
+        for trunk in self.trunks:
+            await until(lambda trunk=trunk: not _in_use(trunk))  # type: ignore[misc]
             await trunk.close()
-            stats = trunk.stats()
-            assert (stats.streams_in_use, stats.cancels_in_use, stats.waiting, stats.connections_connecting) == (
-                (0,) * 4
-            ), stats
         await until(lambda: not self._leftovers())
         pids = self.backend_pids
         await until(lambda: {self.site.admin.backends().get(pid) for pid in pids} <= {"idle"})
@@ -125,6 +128,11 @@ class LocalGateway:
 
     async def close(self) -> None:
         await self.gateway.close()
+
+
+def _in_use(trunk: StreamManager) -> int:
+    stats = trunk.stats()
+    return stats.streams_in_use + stats.cancels_in_use + stats.waiting + stats.connections_connecting
 
 
 class Start(Protocol):
