@@ -73,7 +73,7 @@ class Plan:
     seconds: float
     shapes: tuple[str, ...] = SHAPES
     modes: tuple[str, ...] = MODES
-    own_queries: int = 20_000
+    own_queries: int = 50_000
 
 
 def run(plan: Plan, site: BenchSite | None, peer: PgBouncer | None, say: Callable[[str], None]) -> Figures:

@@ -16,7 +16,7 @@ from pgtrunk.wire import backend as server
 from pgtrunk_gateway.errors import GatewayError, IdleTransactionTimeout, QueryCanceled, ShuttingDown
 from pgtrunk_gateway.session.inbound import Inbound
 from pgtrunk_gateway.session.replies import IDLE
-from pgtrunk_gateway.session.requests import Requests
+from pgtrunk_gateway.session.requests import OTHER, Requests
 from pgtrunk_gateway.session.state import Effect, Event, State, step
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ class Lifecycle(asyncio.Protocol):
         self._inbound = Inbound(context.config.max_packet_size)
         self._request = b""
         """What a backend is waited for with: whole messages, or the beginning of a large one."""
+        self._shape = OTHER
+        """Of the request, see :func:`~pgtrunk_gateway.session.requests.shape_of`."""
         self._late = b""
         """What came after it, as it came."""
         self._paused = 0

@@ -82,6 +82,7 @@ class Session(Lifecycle):
         backend = self._pool.take(self)
         if backend is None:
             self._request = data
+            self._shape = shape
             self._handle(Event.REQUEST)
             return
         self.backend = backend
@@ -250,8 +251,9 @@ class Session(Lifecycle):
 
     def _send_request(self) -> None:
         data, self._request = self._request, b""
-        self._send(data, fresh=True)
-        self._take_late()
+        self._send(data, self._shape, fresh=True)
+        if self._late or self._paused:
+            self._take_late()
 
     def _resume_held(self) -> None:
         data, self._request = self._request, b""

@@ -36,8 +36,11 @@ EXECUTION: Final = 2
 
 _SYNC: Final = client.SYNC_MESSAGE
 _EXECUTE_UNNAMED: Final = b"E\0\0\0\x09\0"
+_DESCRIBE_UNNAMED: Final = b"D\0\0\0\x06P\0"
 _TAIL: Final = 15
 """Octets of Execute of the unnamed portal, with Sync."""
+_LONG_TAIL: Final = 22
+"""The same with Describe of that portal ahead."""
 _IDLE: Final = ord("I")
 _BIND: Final = ord("B")
 _QUERY: Final = ord("Q")
@@ -46,7 +49,8 @@ _PARSED = owed.made(PARSE_COMPLETE_MESSAGE)
 
 
 def shape_of(data: bytes) -> int:
-    """QUERY: exactly one Query. EXECUTION: exactly Bind of the unnamed portal to a named statement, its Execute, Sync.
+    """QUERY: exactly one Query. EXECUTION: exactly Bind of the unnamed portal to a named statement, its Execute, Sync;
+    libpq has a Describe of the portal before its Execute.
 
     Nearly all queries have one of these shapes, which show without going through the messages. Hot.
     """
@@ -58,7 +62,10 @@ def shape_of(data: bytes) -> int:
         return QUERY if length + 1 == size else OTHER
     if (
         kind == _BIND
-        and length == size - _TAIL - 1
+        and (
+            length == size - _TAIL - 1
+            or (length == size - _LONG_TAIL - 1 and data[-_LONG_TAIL:-_TAIL] == _DESCRIBE_UNNAMED)
+        )
         and data[5] == 0
         and data[6]
         and data[-_TAIL : 6 - _TAIL] == _EXECUTE_UNNAMED

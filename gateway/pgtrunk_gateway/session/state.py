@@ -26,7 +26,12 @@ from collections.abc import Mapping
 __all__ = ["TABLE", "Effect", "Event", "State", "step"]
 
 
-class State(enum.Enum):
+class _Name(enum.Enum):
+    # Members are compared by identity; Enum's own hash is a Python function, and tables are looked up for each query.
+    __hash__ = object.__hash__
+
+
+class State(_Name):
     LOGIN = enum.auto()
     IDLE = enum.auto()
     WAITING = enum.auto()
@@ -36,7 +41,7 @@ class State(enum.Enum):
     CLOSED = enum.auto()
 
 
-class Event(enum.Enum):
+class Event(_Name):
     ADMITTED = enum.auto()
     """The login is complete."""
     REQUEST = enum.auto()
@@ -63,7 +68,7 @@ class Event(enum.Enum):
     """An error ends the session: its own fault, a timeout, the end of the gateway."""
 
 
-class Effect(enum.Enum):
+class Effect(_Name):
     QUEUE = enum.auto()
     """Wait in the pool's queue, read no more."""
     LEAVE = enum.auto()
