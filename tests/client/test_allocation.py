@@ -256,6 +256,17 @@ def test_a_cancel_goes_to_its_own_link_outside_the_cap_and_before_the_sessions()
     assert second.slot is not None
 
 
+def test_where_one_stream_is_left_a_cancel_gets_it() -> None:
+    it = open_desk(connections=1, streams=2, credit=1)
+    it.session()
+    session, _ = it.ask()
+    cancel, _ = it.ask(link=1)
+    it.peers[1].stream_credit = 1
+    it.core.decide(it.now)
+    assert session.slot is None
+    assert cancel.slot is not None
+
+
 def test_a_cancel_whose_session_is_gone_is_refused() -> None:
     it = open_desk(connections=1, streams=1)
     it.session()
@@ -393,13 +404,26 @@ def test_failures_add_up_until_a_connection_proves_stable() -> None:
     assert failures == [1, 2, 1, 2]
 
 
-def test_a_failed_extra_connection_does_not_disturb_those_who_wait() -> None:
+@pytest.mark.parametrize("cause", [REFUSED, CertificateError("expired")])
+def test_a_failed_extra_connection_does_not_disturb_those_who_wait(cause: Exception) -> None:
     it = open_desk(connections=2, streams=1)
     slot = it.session()
     waiter, (dial, _) = it.ask()
-    assert refusals(it.core.failed(dial.link, REFUSED, it.now, 0.0)) == []
+    assert refusals(it.core.failed(dial.link, cause, it.now, 0.0)) == []
     it.close(slot)
     assert waiter.slot is not None
+
+
+def test_an_outage_begins_when_the_last_connection_is_gone_not_when_an_extra_one_failed() -> None:
+    it = open_desk(connections=2, streams=1)
+    it.session()
+    it.ask()
+    for it.now in (0.0, 6.0, 12.0):
+        it.core.decide(it.now)
+        (extra,) = [number for number, link in it.core.links.items() if not link.is_ready]
+        it.core.failed(extra, REFUSED, it.now, 0.0)
+    it.now = 12.5
+    assert refusals(it.core.lost(1, LOST, it.now, 0.0)) == []
 
 
 def test_with_no_answer_yet_the_refusal_says_so() -> None:

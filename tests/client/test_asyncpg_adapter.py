@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -233,6 +234,17 @@ async def test_a_cancel_that_is_never_answered_is_given_up(monkeypatch: pytest.M
         await until(lambda: it.postgres.cancels and not it.trunk.stats().cancels_in_use)
         connection.terminate()
         await it.idle()
+
+
+async def test_a_session_that_came_through_a_fork_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as it:
+        assert it.trunk._trunk is not None
+        proxy = StreamLoop(it.trunk._trunk, asyncio.timeout(None), None, 1.0)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "getpid", lambda: 4711)
+            with pytest.raises(UsageError, match="after the fork"):
+                await proxy.create_unix_connection(asyncio.Protocol)
+        assert it.gateway.dials == 0
 
 
 # Timeouts.

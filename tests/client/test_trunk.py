@@ -299,6 +299,20 @@ async def test_closing_waits_a_bounded_time_and_leaves_no_task(monkeypatch: pyte
         await trunk.close()
 
 
+async def test_closing_does_not_wait_for_an_attempt_that_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgtrunk.trunk.CLOSE_TIMEOUT", 1000.0)
+    gateway = FakeGateway()
+    never = asyncio.get_running_loop().create_future()
+    gateway.script.append(never)
+    async with fake_trunk(gateway) as (trunk, _):
+        waiting = asyncio.create_task(open_session(trunk))
+        await turns()
+        await trunk.close()
+        assert never.cancelled()
+        with pytest.raises(TrunkClosed):
+            await waiting
+
+
 async def test_an_attempt_that_succeeds_while_the_trunk_closes_is_closed_too() -> None:
     gateway = FakeGateway()
     async with fake_trunk(gateway) as (trunk, _):
