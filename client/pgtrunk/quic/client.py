@@ -228,7 +228,7 @@ class ClientConnection(asyncio.DatagramProtocol):
         except TimeoutError as exc:
             self._discard()
             raise GatewayUnreachable(
-                f"gateway {self._peer} did not answer within {timeout:.3g} s (connect_timeout); is UDP let through?"
+                f"gateway {self._peer} did not answer within {timeout:.1f} s (connect_timeout); is UDP let through?"
             ) from exc
         except OSError as exc:
             self._discard()

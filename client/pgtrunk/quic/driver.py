@@ -388,8 +388,13 @@ class ConnectionDriver:
             self.quic.limits,
             self.peername,
             by_peer=self.quic._state is QuicConnectionState.DRAINING,
-            is_ready=self._is_ready,
+            is_ready=self._is_ready and self._is_admitted,
         )
+
+    @property
+    def _is_admitted(self) -> bool:
+        """A client that was asked for a certificate has completed its handshake before that is looked at."""
+        return self.quic._handshake_confirmed or self.quic.tls._certificate_request is None
 
     def _lose(self, error: TrunkError | None) -> None:
         """No more streams: tell each of those there are, and the owner."""

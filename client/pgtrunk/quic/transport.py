@@ -254,8 +254,8 @@ class StreamTransport(asyncio.Transport):
         self._end(None)
 
     def on_reset(self, error_code: int) -> None:
-        """The far end gave up its half, and with it the session."""
-        if not self._done:
+        """The far end gave up its half, and with it the session; unless it only obeys our STOP_SENDING."""
+        if not self._closing:
             self._driver.quic.reset(self._stream, error_code)
             self._end(SessionLost(f"stream {self._stream.stream_id} was reset by the other end (code {error_code})"))
 

@@ -108,11 +108,27 @@ class ClientContext(tls.Context):
         return context
 
     def _client_handle_certificate_verify(self, input_buf: Buffer) -> None:
-        super()._client_handle_certificate_verify(input_buf)
         leaf = self._peer_certificate
+        try:
+            super()._client_handle_certificate_verify(input_buf)
+        except tls.AlertBadCertificate as exc:
+            # The name is checked by service_identity, whose error aioquic passes on with a list of its patterns' reprs.
+            if leaf is None or not type(exc.__cause__).__module__.startswith("service_identity"):
+                raise
+            raise tls.AlertBadCertificate(f"it {names_in(leaf)}, not for {self._server_name!r}") from exc
         if self._verify_mode != ssl.CERT_NONE and leaf is not None:
             check_purpose(leaf)
             check_strength(leaf, self._peer_certificate_chain)
+
+
+def names_in(leaf: x509.Certificate) -> str:
+    """Return whom a certificate is for, in words."""
+    try:
+        extension = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+        return "names nobody"
+    names = [str(name.value) for name in extension.value if isinstance(name, (x509.DNSName, x509.IPAddress))]
+    return "is for " + ", ".join(names) if names else "names nobody"
 
 
 def check_purpose(leaf: x509.Certificate) -> None:
