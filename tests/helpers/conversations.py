@@ -269,11 +269,11 @@ CONVERSATIONS: dict[str, list[bytes]] = {
         run(b"s", b"1") + SYNC,
     ],
     "deallocate all in a pipeline": [
-        parse(b"s", ONE) + SYNC,
-        parse(b"d", b"deallocate all") + run(b"d") + parse(b"s", TEXT) + SYNC,
+        parse(b"s", ONE) + run(b"s", b"1") + parse(b"d", b"deallocate all") + run(b"d") + parse(b"s", TEXT) + SYNC,
         run(b"s", b"x") + SYNC,
-        query(b"deallocate all") + parse(b"s", ONE) + SYNC + run(b"s", b"1") + SYNC,
-        run(b"s", b"2") + SYNC,
+        query(b"deallocate all") + parse(b"r", b"select 7") + SYNC + run(b"r") + SYNC,
+        run(b"r") + SYNC,
+        run(b"s", b"x") + SYNC,
     ],
     "notice": [
         query(b"do $$ begin raise notice 'hello'; end $$"),

@@ -19,18 +19,20 @@ from typing import TYPE_CHECKING, Final
 from pgtrunk.wire import backend as server
 from pgtrunk.wire import frontend as client
 from pgtrunk_gateway.errors import BackendLost, GatewayError
-from pgtrunk_gateway.session import replies as owed
+from pgtrunk_gateway.session import owed
 from pgtrunk_gateway.session.parameters import Profile, profile
+from pgtrunk_gateway.session.replies import IDLE
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.pool.holder import Holder
     from pgtrunk_gateway.pool.target import Target
     from pgtrunk_gateway.session.replies import Replies
 
-__all__ = ["Backend", "BackendState"]
+__all__ = ["OUT_OF_STEP", "Backend", "BackendState"]
 
 _ids = itertools.count(1)
-_IDLE: Final = owed.IDLE
+_IDLE: Final = IDLE
+OUT_OF_STEP: Final = "server answers cannot be told apart"
 _GONE: Final = b"the client is gone"
 """No SQL, whatever the server's version."""
 
@@ -61,6 +63,7 @@ class Backend(asyncio.Protocol):
         "lease",
         "profile",
         "replies",
+        "retired",
         "state",
         "target",
         "transport",
@@ -91,6 +94,8 @@ class Backend(asyncio.Protocol):
         self.cancels = 0
         """Cancel requests under way; until they have ended, nobody else may get this backend."""
         self.born = self.idle_since = self.expires = 0.0
+        self.retired = ""
+        """Why it is to be closed when it is free."""
         self._loop = asyncio.get_running_loop()
         self._on_free = on_free
         self._on_lost = on_lost
@@ -134,6 +139,11 @@ class Backend(asyncio.Protocol):
         self.holder = None
         self._on_free(self)
 
+    def retire(self, reason: str) -> None:
+        """Its pool closes it at the end of this lease."""
+        self.retired = reason
+        self.expires = 0.0
+
     def cancel_ended(self) -> None:
         """A cancel request is over: Postgres has closed its connection, or it was never sent."""
         self.cancels -= 1
@@ -157,6 +167,7 @@ class Backend(asyncio.Protocol):
         self.resume_reading()
         replies = self.replies
         replies.take_notes()
+        replies.asker = None
         running = bool(replies.queue)
         self._recovery = self._loop.call_later(timeout, self._too_slow, timeout)
         if running or open_batch:
@@ -174,7 +185,7 @@ class Backend(asyncio.Protocol):
         ending = client.copy_fail(_GONE)
         if open_batch:
             replies.unnamed = None
-            replies.push(owed.HIDDEN_PARSE_UNNAMED)
+            replies.push(owed.HIDDEN_PARSE)
             ending += client.parse(b"", _GONE)
         replies.push(owed.HIDDEN_SYNC)
         self.transport.write(ending + client.SYNC_MESSAGE)
@@ -192,7 +203,8 @@ class Backend(asyncio.Protocol):
             return
         self._end_recovery()
         replies.take_notes()
-        replies.skipping = False
+        if not replies.in_step:
+            self.retire(OUT_OF_STEP)
         self.profile = profile(replies.parameters)
         self.state = BackendState.OPEN
         self._on_free(self)
@@ -209,12 +221,18 @@ class Backend(asyncio.Protocol):
 
     def _unheld(self) -> None:
         # Nobody holds it: what comes is the rest of a recovery, or Postgres has something to say by itself.
+        replies = self.replies
         if self.state is BackendState.RECOVERING:
             self._recover_further()
-        elif self.replies.parameters_changed:
+        elif replies.fatal is not None:
+            # Nobody shall get it between this and the end of the connection.
+            self.close(server.parse_error(replies.fatal).message)
+        elif not replies.in_step:
+            self.close(OUT_OF_STEP)
+        elif replies.parameters_changed:
             # A reload of postgresql.conf reports changed settings to idle connections too.
-            self.replies.take_notes()
-            self.profile = profile(self.replies.parameters)
+            replies.take_notes()
+            self.profile = profile(replies.parameters)
 
     def close(self, reason: str) -> None:
         """Ends the connection. A holder hears of it as of any loss."""

@@ -122,7 +122,7 @@ class Pool:
         """A backend is free: to the first who wants it, or to the idle ones."""
         backend.idle_since = now = self._loop.time()
         if self._closed or now >= self._expires(backend):
-            backend.close("pool closed" if self._closed else "server lifetime over")
+            backend.close(backend.retired or ("pool closed" if self._closed else "server lifetime over"))
             return
         while self.waiting:
             holder, _ = self.waiting.popitem(last=False)

@@ -16,7 +16,8 @@ from pgtrunk.wire import backend as server
 from pgtrunk_gateway.errors import GatewayError, IdleTransactionTimeout, QueryCanceled, ShuttingDown
 from pgtrunk_gateway.session.inbound import Inbound
 from pgtrunk_gateway.session.replies import IDLE
-from pgtrunk_gateway.session.requests import OTHER, Requests
+from pgtrunk_gateway.session.requests import Requests
+from pgtrunk_gateway.session.shapes import OTHER
 from pgtrunk_gateway.session.state import Effect, Event, State, step
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Lifecycle(asyncio.Protocol):
         self._request = b""
         """What a backend is waited for with: whole messages, or the beginning of a large one."""
         self._shape = OTHER
-        """Of the request, see :func:`~pgtrunk_gateway.session.requests.shape_of`."""
+        """Of the request, see :func:`~pgtrunk_gateway.session.shapes.shape_of`."""
         self._late = b""
         """What came after it, as it came."""
         self._paused = 0

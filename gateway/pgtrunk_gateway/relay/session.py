@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Final
 
 from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import backend as server
-from pgtrunk.wire.frontend import SYNC, TERMINATE, TERMINATE_MESSAGE, query
+from pgtrunk.wire.frontend import SYNC, TERMINATE, query
 from pgtrunk_gateway.errors import GatewayError, ProtocolError
+from pgtrunk_gateway.pool.backend import OUT_OF_STEP
 from pgtrunk_gateway.relay.lifecycle import HELD, Lifecycle
 from pgtrunk_gateway.relay.login import Admission, SessionLogin
-from pgtrunk_gateway.session import replies as owed
+from pgtrunk_gateway.session import owed
 from pgtrunk_gateway.session.parameters import apply, changed
-from pgtrunk_gateway.session.requests import OTHER, BrokenRequest, shape_of
-from pgtrunk_gateway.session.skipping import skip_batch, skip_refused
+from pgtrunk_gateway.session.replies import IDLE
+from pgtrunk_gateway.session.requests import BrokenRequest
+from pgtrunk_gateway.session.shapes import OTHER, shape_of
+from pgtrunk_gateway.session.skipping import skip_batch, skip_idle, skip_refused
 from pgtrunk_gateway.session.state import Event, State
 
 if TYPE_CHECKING:
@@ -32,7 +35,8 @@ __all__ = ["Session"]
 
 log = logging.getLogger(__name__)
 
-_IDLE: Final = owed.IDLE
+_IDLE: Final = IDLE
+_TERMINATE: Final = b"X"
 _STATE_IDLE: Final = State.IDLE
 _STATE_LEASED: Final = State.LEASED
 _HOLD: Final = 16 << 10
@@ -108,8 +112,8 @@ class Session(Lifecycle):
         if out:
             backend.transport.write(out)
         queue = replies.queue
-        if queue and queue[0].message:
-            self.transport.write(replies.flush_made())
+        if queue and queue[0].given and (answers := replies.take_given()):
+            self.transport.write(answers)
         if not shape:
             self._sent(backend)
 
@@ -169,15 +173,13 @@ class Session(Lifecycle):
         """Acts on what the replies have noted."""
         replies = backend.replies
         self._unpinned_failed = replies.failed_unpinned or self._unpinned_failed
-        self.requests.forget(replies.failed_names)
-        if replies.statements_dropped:
-            self.requests.forget_all()
-        if replies.stale_plan:
-            self.requests.retire()
         if replies.parameters_changed:
             told, self.profile = self.profile, backend.profile
             for name, value in changed(told, self.profile):
-                self.transport.write(server.parameter_status(name, value))
+                if name not in replies.shown:
+                    self.transport.write(server.parameter_status(name, value))
+        if not replies.in_step:
+            backend.retire(OUT_OF_STEP)
         hidden = replies.hidden_error
         replies.take_notes()
         if hidden is not None:
@@ -227,9 +229,10 @@ class Session(Lifecycle):
                 self._send(data)
                 return
             if self.state is State.IDLE:
-                if data == TERMINATE_MESSAGE:
+                data = skip_idle(data)
+                if data[:1] == _TERMINATE:
                     self._leave_politely()
-                else:
+                elif data:
                     self._begin(data, OTHER)
                 return
             if self.state is not State.SKIPPING:

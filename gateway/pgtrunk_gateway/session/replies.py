@@ -2,57 +2,48 @@
 
 Rules, which everything here follows:
 
-1.  Every request that goes to a backend leaves an entry in :attr:`Replies.queue` in the order of the requests; the
-    backend answers in that order. An entry ends with the message that answers it: Parse with ParseComplete, Sync and
-    Query with ReadyForQuery, and so on ("Message Flow" in the PostgreSQL documentation).
-2.  An entry is forwarded, hidden (the gateway asked, not the client), or made (no request went out: the gateway gives
+1.  Every request that goes to a backend leaves an entry in :attr:`Replies.queue` (:mod:`~pgtrunk_gateway.session.owed`)
+    in the order of the requests; the backend answers in that order. An entry ends with the message that answers it:
+    Parse with ParseComplete, Sync and Query with ReadyForQuery, and so on ("Message Flow" in the PostgreSQL
+    documentation).
+2.  An entry is forwarded, hidden (the gateway asked, not the client), or given (no request went out: the gateway gives
     the answer itself when the entry comes to the head).
-3.  After ErrorResponse the backend skips to Sync. So does the queue: the entries up to the next one that ends with
-    ReadyForQuery are dropped, hidden and made ones too; a Parse among them has not prepared anything.
-4.  While COPY FROM STDIN runs, the backend ignores Sync: an entry for one sent too early is dropped.
+3.  After ErrorResponse to a message of the extended protocol, the backend skips to Sync, over queries too. So does the
+    queue: what is dropped is undone, both what the backend was thought to have and what the client's names mean.
+4.  While COPY FROM STDIN runs, the backend ignores Sync: an entry for one sent too early is dropped, and the batch is
+    open again. Where it cannot be told which Syncs were too early, the backend is not :attr:`Replies.in_step` any more.
 5.  Whatever a session does not get is cut out of the chunk; what it gets is never copied, split or re-encoded. Messages
     that matter here are held back until they are complete; all others pass in parts.
+6.  An error names statements as the client does. It also makes it doubtful which unnamed statement the backend has.
 
-A whole batch in which nothing is hidden or made is one entry, ``BATCH``: that is the hot path, and it looks at
+A whole batch in which nothing is hidden or given is one entry, ``BATCH``: that is the hot path, and it looks at
 ReadyForQuery alone. Bytes in, bytes out; who reads and writes is not known here.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pgtrunk.wire import backend as server
 from pgtrunk.wire.framing import HEAD
+from pgtrunk_gateway.session import owed as entries
+from pgtrunk_gateway.session.cutting import Cutting
+from pgtrunk_gateway.session.owed import Closing, Naming, Owed, Parsing
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pgtrunk_gateway.session.statements import Prepared, Statement
 
-__all__ = [
-    "BATCH",
-    "BIND",
-    "CLOSE",
-    "DESCRIBE",
-    "EXECUTE",
-    "HIDDEN_CLOSE",
-    "HIDDEN_PARSE_UNNAMED",
-    "HIDDEN_QUERY",
-    "HIDDEN_SYNC",
-    "PARSE_UNNAMED",
-    "QUERY",
-    "SYNC",
-    "Closing",
-    "Owed",
-    "Parsing",
-    "Replies",
-    "made",
-]
+__all__ = ["IDLE", "Asker", "Replies"]
 
 IDLE: Final = ord("I")
 _READY: Final = ord("Z")
 _COMPLETE: Final = ord("C")
 _ERROR: Final = ord("E")
 _PARAMETER: Final = ord("S")
+_NOTIFICATION: Final = ord("A")
 _COPY_IN: Final = ord("G")
 _COPY_BOTH: Final = ord("W")
 _ASYNC = frozenset(b"NAS")
@@ -66,142 +57,84 @@ _STALE_PLAN = b"\0RRevalidateCachedQuery\0"
 _WATCHED = bytes(kind in b"ZCSGWE" for kind in range(256))
 
 
-class Owed:
-    """One answer that the backend owes. ``ends`` are the message types that complete it."""
+class Asker(Protocol):
+    """Who asked: the request side of the session that holds the backend."""
 
-    __slots__ = ("ends", "hidden", "label", "message", "plain", "ready")
+    open: bool
+    """A batch has been sent in part: its Sync is still to come."""
 
-    def __init__(
-        self, label: str, ends: bytes, *, hidden: bool = False, message: bytes = b"", plain: bool = False
-    ) -> None:
-        self.label = label
-        self.ends = ends
-        self.hidden = hidden
-        self.message = message
-        """The answer itself, of a made one."""
-        self.plain = plain
-        """A whole batch or query, of which the session gets all."""
-        self.ready = ends == b"Z"
-        """Whether ReadyForQuery ends it, which is where skipping after an error stops."""
+    def undo(self, change: Naming) -> None:
+        """The request that made ``change`` was skipped or refused."""
 
-    def __repr__(self) -> str:
-        return f"<{self.label}>"
+    def forget_all(self, later: Sequence[Naming]) -> None:
+        """DISCARD ALL or DEALLOCATE ALL ran; ``later`` has what was asked after it."""
+
+    def retire(self) -> None:
+        """The columns of a statement are not what they were when it was prepared."""
+
+    def in_own_names(self, message: bytes) -> bytes:
+        """``message`` with the client's names of statements in place of ours; its length field is not corrected."""
+        raise NotImplementedError
 
 
-class Parsing(Owed):
-    """A Parse of the named ``statement``. ``name`` is the client's name for it, None where the gateway injected it.
-
-    ``unsure``: an earlier batch of the pipeline sent it too, so a Close went ahead; if both are skipped, the backend
-    has it or not. ``duplicate``: the client parses a name it has in use; the backend will refuse it, and the error
-    shall show the client's name.
-    """
-
-    __slots__ = ("duplicate", "name", "statement", "unsure")
-
-    def __init__(
-        self, statement: Statement, name: bytes | None, *, unsure: bool = False, duplicate: bool = False
-    ) -> None:
-        super().__init__("parse", b"1", hidden=name is None)
-        self.statement = statement
-        self.name = name
-        self.unsure = unsure
-        self.duplicate = duplicate
-
-
-class Closing(Owed):
-    """An injected Close of ``statement``, which had to make room."""
-
-    __slots__ = ("statement",)
-
-    def __init__(self, statement: Statement) -> None:
-        super().__init__("close", b"3", hidden=True)
-        self.statement = statement
-
-
-def made(message: bytes) -> Owed:
-    """An answer that no request went out for: ``message`` is given when its turn comes."""
-    return Owed("made", b"", message=message)
-
-
-BATCH = Owed("batch", b"Z", plain=True)
-QUERY = Owed("query", b"Z", plain=True)
-SYNC = Owed("sync", b"Z")
-HIDDEN_SYNC = Owed("hidden sync", b"Z", hidden=True)
-HIDDEN_QUERY = Owed("hidden query", b"Z", hidden=True)
-PARSE_UNNAMED = Owed("parse", b"1")
-HIDDEN_PARSE_UNNAMED = Owed("hidden parse", b"1", hidden=True)
-HIDDEN_CLOSE = Owed("hidden close", b"3", hidden=True)
-BIND = Owed("bind", b"2")
-CLOSE = Owed("close", b"3")
-DESCRIBE = Owed("describe", b"Tn")
-EXECUTE = Owed("execute", b"CIs")
-
-
-class Replies:
+class Replies(Cutting):
     """The reply side of one backend, over all the sessions that it serves in turn."""
 
     __slots__ = (
-        "_carry",
-        "_cut",
-        "_dropping",
-        "_need",
-        "_out",
+        "asker",
         "batch",
         "copying",
-        "failed_names",
         "failed_unpinned",
         "fatal",
         "hidden_error",
+        "in_step",
         "noted",
         "parameters",
         "parameters_changed",
         "prepared",
         "queue",
+        "shown",
         "skipping",
-        "stale_plan",
-        "statements_dropped",
         "status",
         "unnamed",
+        "unnamed_batch",
     )
 
     def __init__(self, prepared: Prepared, parameters: dict[str, str]) -> None:
+        super().__init__()
         self.queue: deque[Owed] = deque()
         self.prepared = prepared
         self.parameters = parameters
         """The last ParameterStatus of each name."""
+        self.asker: Asker | None = None
+        """Whose requests are in the queue."""
         self.unnamed: Statement | None = None
-        """The unnamed statement that the backend has, as far as it is known."""
+        """The unnamed statement that the backend has, or will have after batch ``unnamed_batch``; None: not known."""
+        self.unnamed_batch = 0
         self.status = IDLE
         """Of the last ReadyForQuery: I, T or E."""
         self.batch = 1
         """Number of the batch that is being sent; see :class:`Prepared`."""
         self.copying = False
-        """COPY FROM STDIN runs."""
+        """COPY FROM STDIN runs, and its end has not been sent."""
         self.skipping = False
         """The backend skips all that is sent, up to the Sync that has not been sent yet."""
+        self.in_step = True
+        """Whether what the backend says is known to be the answer to what it was asked."""
         self.fatal: bytes | None = None
         """Body of the ErrorResponse with which the backend goes away."""
-        self._carry = b""
-        self._need = 0
-        self._dropping = False
-        self._out: list[bytes] = []
-        self._cut = 0
         self.take_notes()
 
     def take_notes(self) -> None:
         """Resets what :meth:`feed` noted for the session: to be called when it has been acted on."""
         self.noted = False
-        """Any of the following."""
-        self.failed_names: list[bytes] = []
-        """The client's names of statements whose Parse failed."""
+        """Any of the following, or the backend fell out of step."""
         self.failed_unpinned = False
         """A batch failed whose end was a Sync that only the gateway sent."""
-        self.statements_dropped = False
-        """DISCARD ALL or DEALLOCATE ALL ran."""
-        self.stale_plan = False
-        """A statement failed since its columns are not what they were when it was prepared."""
         self.parameters_changed = False
         """A ParameterStatus came, hidden or not, or a hidden query ended, which may have set what was set already."""
+        self.shown: set[str] = set()
+        """The parameters whose last ParameterStatus the session got."""
         self.hidden_error: bytes | None = None
         """Body of an ErrorResponse to something hidden that the client has to hear of."""
 
@@ -210,25 +143,27 @@ class Replies:
         """Nothing is owed, and no message has come in part."""
         return not self.queue and not self.partial
 
-    @property
-    def partial(self) -> bool:
-        """A message has come in part."""
-        return bool(self._need or self._carry)
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     def push(self, owed: Owed) -> None:
-        """A request has been sent (or need not be, for what is made)."""
+        """A request of the gateway's own has been sent."""
         if owed.ready:
             self.batch += 1
-            self.skipping = False
-        elif self.skipping:
-            self._skip(owed)
-            return
-        self.queue.append(owed)
+        self.extend([owed])
 
-    def flush_made(self) -> bytes:
-        """The made answers at the head, whose turn has come without the backend having to say anything."""
+    def extend(self, sent: list[Owed]) -> None:
+        """These requests have been sent (or need not be, for what is given)."""
+        if self.skipping:
+            at = next((at for at, owed in enumerate(sent) if owed.syncs), len(sent))
+            self._drop(sent[:at])
+            sent = sent[at:]
+            self._skip_on(not sent)
+        self.queue.extend(sent)
+
+    def take_given(self) -> bytes:
+        """The answers at the head whose turn has come without the backend having to say anything."""
         answers = b""
-        while self.queue and self.queue[0].message:
+        while self.queue and self.queue[0].given:
             answers += self.queue.popleft().message
         return answers
 
@@ -246,7 +181,7 @@ class Replies:
         size = len(data)
         pos = self._need
         if pos:
-            if pos >= size:
+            if pos > size:
                 self._need = pos - size
                 return b"" if self._dropping else data
             self._need = 0
@@ -279,8 +214,8 @@ class Replies:
                 queue.popleft()
                 self.status = data[pos + 5]
                 self.copying = False
-                if queue and queue[0].message:
-                    self._insert(data, end, self.flush_made())
+                if queue and queue[0].given:
+                    self._insert(data, end, self.take_given())
             else:
                 self._message(kind, data, pos, end)
             plain = bool(queue) and queue[0].plain
@@ -288,31 +223,6 @@ class Replies:
         if pos == size and not self._cut and not self._out:
             return data
         return self._rest(data, pos, size)
-
-    def _rest(self, data: bytes, pos: int, size: int) -> bytes:
-        # Hold back a partial header or a partial message that matters; count what is missing of one that passes.
-        if pos > size:
-            self._need = pos - size
-            pos = size
-        elif pos < size:
-            self._carry = data[pos:]
-        cut, self._cut = self._cut, 0
-        if not self._out:
-            return data[cut:pos]
-        out, self._out = self._out, []
-        if cut < pos:
-            out.append(data[cut:pos])
-        return b"".join(out)
-
-    def _emit(self, data: bytes, start: int, end: int) -> None:
-        # Leaves data[start:end] out of what the session gets.
-        if start > self._cut:
-            self._out.append(data[self._cut : start])
-        self._cut = end
-
-    def _insert(self, data: bytes, at: int, message: bytes) -> None:
-        self._emit(data, at, at)
-        self._out.append(message)
 
     def _hides(self) -> bool:
         return bool(self.queue) and self.queue[0].hidden
@@ -325,24 +235,29 @@ class Replies:
             self._error(data, start, end)
         elif kind in (_COPY_IN, _COPY_BOTH):
             self._copy_started(kind)
+        elif not self.queue:
+            self._out_of_step()
         elif kind == _READY:
             self._ready(data, start, end)
         else:
             self._answer(kind, data, start, end)
 
     def _asynchronous(self, kind: int, data: bytes, start: int, end: int) -> None:
+        hidden = self._hides() and kind != _NOTIFICATION
+        if hidden:
+            self._emit(data, start, end)
         if kind == _PARAMETER:
             name, value = server.parse_parameter_status(data[start + 5 : end])
             self.parameters[name] = value
             self.parameters_changed = self.noted = True
-        if self._hides():
-            self._emit(data, start, end)
+            if hidden:
+                self.shown.discard(name)
+            else:
+                self.shown.add(name)
 
     def _answer(self, kind: int, data: bytes, start: int, end: int) -> None:
         if kind == _COMPLETE:
             self._tag(data[start + 5 : end])
-        if not self.queue:
-            return
         owed = self.queue[0]
         if owed.hidden:
             self._emit(data, start, end)
@@ -351,101 +266,139 @@ class Replies:
         self.queue.popleft()
         self.copying = False
         if isinstance(owed, Parsing):
-            self.prepared.confirm(owed.statement)
-        if self.queue and self.queue[0].message:
-            self._insert(data, end, self.flush_made())
+            self.prepared.confirm(owed.statement, owed.batch)
+        elif isinstance(owed, Closing):
+            self.prepared.closed(owed.statement, owed.batch)
+        if self.queue and self.queue[0].given:
+            self._insert(data, end, self.take_given())
 
     def _tag(self, body: bytes) -> None:
         if body in (b"DISCARD ALL\0", b"DEALLOCATE ALL\0"):
             self.prepared.clear()
-            self.statements_dropped = self.noted = True
+            if self.asker is not None:
+                self.asker.forget_all([owed for owed in self.queue if isinstance(owed, Naming)])
 
     def _ready(self, data: bytes, start: int, end: int) -> None:
         self.status = data[start + 5]
         self.copying = False
-        if not self.queue:
-            return
         while not (owed := self.queue.popleft()).ready:
-            # Only Execute of a portal that ended in COPY can be left here; nothing else ends without its answer.
-            self._skip(owed)
+            self._out_of_step()
             if not self.queue:
                 return
         if owed.hidden:
             self._emit(data, start, end)
-        if owed is HIDDEN_QUERY:
+        if owed is entries.HIDDEN_QUERY:
             # A setting that was made without a change of value is not reported; the session wanted it all the same.
             self.parameters_changed = self.noted = True
-        if self.queue and self.queue[0].message:
-            self._insert(data, end, self.flush_made())
+        if self.queue and self.queue[0].given:
+            self._insert(data, end, self.take_given())
+
+    def _out_of_step(self) -> None:
+        self.in_step = False
+        self.noted = True
+
+    # -- COPY ----------------------------------------------------------------------------------------------------------
 
     def _copy_started(self, kind: int) -> None:
         self.copying = True
         queue = self.queue
+        if not queue:
+            self._out_of_step()
         if not queue or kind != _COPY_IN:
             return
-        if queue[0] is BATCH:
-            queue[0] = EXECUTE
-        elif queue[0] is EXECUTE:
-            while len(queue) > 1 and queue[1].label == "sync":
-                del queue[1]
+        swallowed = queue[0] is entries.BATCH
+        extended = swallowed or not queue[0].ready
+        if swallowed:
+            queue[0] = entries.EXECUTE
+        # What was sent before the client could know of the COPY: data, its end, and Syncs, which are ignored if they
+        # came ahead of the data. If they came after it, the COPY may have failed by then, and they are not.
+        data = False
+        while len(queue) > 1 and self.copying:
+            if queue[1] is entries.COPY_DATA:
+                data = True
+            elif queue[1] is entries.COPY_END:
+                self.copying = False
+            elif queue[1] is entries.SYNC:
+                swallowed = True
+                if data:
+                    self._out_of_step()
+            else:
+                break
+            del queue[1]
+        if swallowed and extended and self.asker is not None:
+            self.asker.open = not any(owed.syncs for owed in queue)
 
-    # -- errors -------------------------------------------------------------------------------------------------------
+    # -- errors --------------------------------------------------------------------------------------------------------
 
     def _error(self, data: bytes, start: int, end: int) -> None:
-        queue = self.queue
+        message = data[start:end]
         self.copying = False
-        if not queue or any(severity in data[start:end] for severity in _FATAL):
-            self.fatal = data[start + 5 : end]
+        if not self.queue or any(severity in message for severity in _FATAL):
+            self.fatal = message[5:]
             self.noted = True
-        if _STALE_PLAN in data[start:end]:
-            self.stale_plan = self.noted = True
-        if not queue:
+        if not self.queue:
             return
-        head = queue[0]
-        if head is HIDDEN_QUERY:
-            self.hidden_error = data[start + 5 : end]
+        head = self.queue[0]
+        if head is entries.HIDDEN_QUERY:
+            self.hidden_error = message[5:]
             self.noted = True
             self._emit(data, start, end)
             return
-        if isinstance(head, Parsing) and head.duplicate and head.name is not None:
-            named = data[start:end].replace(b'"' + head.statement.name + b'"', b'"' + head.name + b'"', 1)
+        self.unnamed = None
+        self._translate(message, data, start, end)
+        if not head.ready:
+            self._skip_to_sync()
+        if self.queue and self.queue[0] is entries.HIDDEN_SYNC:
+            self.failed_unpinned = self.noted = True
+
+    def _translate(self, message: bytes, data: bytes, start: int, end: int) -> None:
+        if self.asker is None:
+            return
+        if _STALE_PLAN in message:
+            self.asker.retire()
+        if b'"~' in message:
+            message = self.asker.in_own_names(message)
             self._emit(data, start, end)
-            self._out.append(_with_length(named))
-        self._skip_to_sync()
+            # The names may differ in length.
+            self._out.append(message[:1] + (len(message) - 1).to_bytes(4, "big") + message[5:])
 
     def _skip_to_sync(self) -> None:
         queue = self.queue
-        if queue and isinstance(queue[0], Parsing):
-            self._refused(queue.popleft())
-        while queue and not queue[0].ready:
-            self._skip(queue.popleft())
-        if not queue:
-            self.skipping = True
-        elif queue[0] is HIDDEN_SYNC:
-            self.failed_unpinned = self.noted = True
+        refused = queue.popleft()
+        dropped = []
+        while queue and not queue[0].syncs:
+            dropped.append(queue.popleft())
+        self._drop(dropped)
+        if isinstance(refused, Parsing):
+            self.prepared.forget(refused.statement, refused.batch)
+        if isinstance(refused, Naming):
+            # The backend did try: of an unnamed statement it does not have the one before any more either.
+            refused.before = None
+            self._undo(refused)
+        self._skip_on(not queue)
 
-    def _refused(self, parsing: Owed) -> None:
-        # The backend did try this Parse.
-        if isinstance(parsing, Parsing) and not parsing.duplicate:
-            self.prepared.forget(parsing.statement)
-            self._forget_name(parsing)
+    def _skip_on(self, skipping: bool) -> None:
+        self.skipping = skipping
+        if skipping and self.asker is not None:
+            # It may have taken a query for the end of the batch, but that is skipped too.
+            self.asker.open = True
 
-    def _skip(self, owed: Owed) -> None:
-        if isinstance(owed, Parsing) and not owed.duplicate:
-            if owed.unsure:
-                self.prepared.doubt(owed.statement)
-            else:
-                self.prepared.forget(owed.statement)
-            self._forget_name(owed)
-        elif isinstance(owed, Closing):
-            self.prepared.confirm(owed.statement)
+    def _drop(self, skipped: list[Owed]) -> None:
+        for owed in skipped:
+            if isinstance(owed, Closing):
+                self.prepared.kept(owed.statement, owed.batch)
+            elif isinstance(owed, Parsing):
+                forget = self.prepared.doubt if owed.unsure else self.prepared.forget
+                forget(owed.statement, owed.batch)
+        # From the last to the first: each knows what was before it.
+        for owed in reversed(skipped):
+            if isinstance(owed, Naming):
+                self._undo(owed)
 
-    def _forget_name(self, parsing: Parsing) -> None:
-        if parsing.name is not None:
-            self.failed_names.append(parsing.name)
-            self.noted = True
-
-
-def _with_length(message: bytes) -> bytes:
-    # Renaming may have changed the length of the message.
-    return message[:1] + (len(message) - 1).to_bytes(4, "big") + message[5:]
+    def _undo(self, change: Naming) -> None:
+        if self.asker is None or change.hidden:
+            return
+        self.asker.undo(change)
+        for later in self.queue:
+            if isinstance(later, Naming) and later.name == change.name and later.before is change.after:
+                later.before = change.before

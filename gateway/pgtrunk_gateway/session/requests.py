@@ -5,7 +5,9 @@ bytes to send, while it leaves one entry per answer in the backend's :class:`~pg
 
 - A named statement has the gateway's name on every backend; one that this backend lacks is prepared in the same flight.
 - Parse of a statement that this backend has is answered by the gateway; so is Close, since others may use it.
-- The unnamed statement follows its session: when the backend's is another, it is parsed again before it is used.
+- The unnamed statement follows its session: when the backend's is another, it is parsed again before it is used. So is
+  one whose Parse failed, since nothing says in a plain batch that it was that which failed: the client that uses it all
+  the same gets the error again, and not the one that there is no such statement.
 - Parse and Describe with Flush, outside a transaction (how asyncpg prepares), would keep the backend until the client's
   Sync. They are sent with a Sync instead, whose ReadyForQuery the client does not see.
 - What the gateway does not know is sent as it is: Postgres then gives the very error that it would give without us.
@@ -19,60 +21,22 @@ from typing import TYPE_CHECKING, Final
 
 from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import frontend as client
-from pgtrunk.wire.backend import CLOSE_COMPLETE_MESSAGE, PARSE_COMPLETE_MESSAGE
-from pgtrunk.wire.framing import HEAD, HEADER_SIZE
-from pgtrunk_gateway.session import replies as owed
+from pgtrunk.wire.framing import HEAD
+from pgtrunk_gateway.session import owed
+from pgtrunk_gateway.session.names import Names
+from pgtrunk_gateway.session.shapes import OTHER, QUERY
 from pgtrunk_gateway.session.statements import Statement
 
 if TYPE_CHECKING:
-    from pgtrunk_gateway.session.replies import Owed, Replies
+    from pgtrunk_gateway.session.owed import Owed
+    from pgtrunk_gateway.session.replies import Replies
     from pgtrunk_gateway.session.statements import Catalogue
 
-__all__ = ["EXECUTION", "OTHER", "QUERY", "BrokenRequest", "Requests", "shape_of"]
-
-OTHER: Final = 0
-QUERY: Final = 1
-EXECUTION: Final = 2
+__all__ = ["BrokenRequest", "Requests"]
 
 _SYNC: Final = client.SYNC_MESSAGE
-_EXECUTE_UNNAMED: Final = b"E\0\0\0\x09\0"
-_DESCRIBE_UNNAMED: Final = b"D\0\0\0\x06P\0"
-_TAIL: Final = 15
-"""Octets of Execute of the unnamed portal, with Sync."""
-_LONG_TAIL: Final = 22
-"""The same with Describe of that portal ahead."""
 _IDLE: Final = ord("I")
-_BIND: Final = ord("B")
-_QUERY: Final = ord("Q")
-_CLOSED = owed.made(CLOSE_COMPLETE_MESSAGE)
-_PARSED = owed.made(PARSE_COMPLETE_MESSAGE)
-
-
-def shape_of(data: bytes) -> int:
-    """QUERY: exactly one Query. EXECUTION: exactly Bind of the unnamed portal to a named statement, its Execute, Sync;
-    libpq has a Describe of the portal before its Execute.
-
-    Nearly all queries have one of these shapes, which show without going through the messages. Hot.
-    """
-    size = len(data)
-    if size < HEADER_SIZE:
-        return OTHER
-    kind, length = HEAD(data, 0)
-    if kind == _QUERY:
-        return QUERY if length + 1 == size else OTHER
-    if (
-        kind == _BIND
-        and (
-            length == size - _TAIL - 1
-            or (length == size - _LONG_TAIL - 1 and data[-_LONG_TAIL:-_TAIL] == _DESCRIBE_UNNAMED)
-        )
-        and data[5] == 0
-        and data[6]
-        and data[-_TAIL : 6 - _TAIL] == _EXECUTE_UNNAMED
-        and data[-5:] == _SYNC
-    ):
-        return EXECUTION
-    return OTHER
+_STATEMENT: Final = ord("S")
 
 
 class BrokenRequest(ProtocolViolation):
@@ -83,31 +47,26 @@ class BrokenRequest(ProtocolViolation):
         self.before = before
 
 
-class Requests:
+class Requests(Names):
     """The request side of one session."""
 
     __slots__ = (
+        "_begun",
         "_entries",
         "_only_prepares",
         "_out",
         "_plain",
         "_start",
-        "catalogue",
         "open",
-        "statements",
         "terminated",
         "tracked",
-        "unnamed",
         "unpinned",
     )
 
     def __init__(self, catalogue: Catalogue, *, tracked: bool = True) -> None:
         """``tracked``: named statements follow the session; otherwise they are sent as they are."""
-        self.catalogue = catalogue
+        super().__init__(catalogue)
         self.tracked = tracked
-        self.statements: dict[bytes, Statement] = {}
-        """By the client's names."""
-        self.unnamed: Statement | None = None
         self.open = False
         """A batch has been sent in part: its Sync is still to come."""
         self.unpinned = False
@@ -116,68 +75,64 @@ class Requests:
         """The client said Terminate."""
         self._out: list[bytes] = []
         self._entries: list[Owed] = []
+        self._begun = 0
         self._start = 0
         self._plain = True
         self._only_prepares = True
 
-    def forget(self, names: list[bytes]) -> None:
-        """The Parse of these failed."""
-        for name in names:
-            self.statements.pop(name, None)
-
-    def forget_all(self) -> None:
-        """DISCARD ALL or DEALLOCATE ALL ran."""
-        self.statements.clear()
-
-    def retire(self) -> None:
-        """The columns of one of them changed, and it is not known which: whoever parses them again gets new ones."""
-        for name, statement in self.statements.items():
-            self.catalogue.retire(len(name), statement)
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     def plan(self, data: bytes, replies: Replies, shape: int = OTHER) -> bytes:
         """``data``: whole messages, or the beginning of one too large to collect -> the bytes for the backend.
 
-        ``shape`` is what :func:`shape_of` says of it, where it was asked. Raises :class:`BrokenRequest` at the first
-        message that no client may send.
+        ``shape`` is what :func:`~pgtrunk_gateway.session.shapes.shape_of` says of it, where it was asked. Raises
+        :class:`BrokenRequest` at the first message that no client may send.
         """
-        # What Replies.push would do for these two is written out: every query comes through here.
-        if shape == QUERY:
-            replies.unnamed = None
-            replies.batch += 1
-            replies.skipping = self.open = False
-            replies.queue.append(owed.QUERY)
-            return data
-        if shape == EXECUTION and not self.open:
+        # What the general way would do for these two is written out: every query comes through here.
+        if shape and not self.open:
+            replies.asker = self
+            if shape == QUERY:
+                self.unnamed = replies.unnamed = None
+                replies.batch += 1
+                replies.queue.append(owed.QUERY)
+                return data
             end = data.index(0, 6)
             statement = self.statements.get(data[6:end])
             if statement is not None and replies.prepared.usable(statement, replies.batch):
                 name = statement.name
                 if len(name) == end - 6:
                     replies.batch += 1
-                    replies.skipping = False
                     replies.queue.append(owed.BATCH)
                     return data[:6] + name + data[end:]
-        size = len(data)
-        self.unpinned = False
-        self._entries = []
-        self._start = 0
-        self._plain = not self.open
-        self._only_prepares = not self.open and replies.status == _IDLE and not replies.queue
-        pos = 0
-        while pos < size:
+        self._begin(replies)
+        pos, size = 0, len(data)
+        while pos < size and not self.terminated:
             kind, length = HEAD(data, pos)
             end = pos + length + 1
-            if kind != client.COPY_DATA:
+            if kind != client.COPY_DATA or not replies.copying:
                 try:
-                    _HANDLERS[kind](self, data, pos, min(end, size), replies)
-                except (ProtocolViolation, ValueError, LookupError) as error:
+                    _HANDLERS[kind](self, data, pos, end, replies)
+                except (ProtocolViolation, LookupError) as error:
                     reason = str(error) if isinstance(error, ProtocolViolation) else f"invalid message {chr(kind)!r}"
                     raise BrokenRequest(reason, self._end(data, pos, replies)) from error
             pos = end
-        return self._end(data, size, replies)
+        return self._end(data, self._start if self.terminated else size, replies)
+
+    def _begin(self, replies: Replies) -> None:
+        replies.asker = self
+        queue = replies.queue
+        if not queue:
+            self._lost.clear()
+        self.unpinned = False
+        self._entries = []
+        self._begun = self._start = 0
+        self._plain = not self.open
+        # Whatever is under way may begin a transaction, but for our own setting of parameters.
+        alone = not queue or (len(queue) == 1 and queue[0] is owed.HIDDEN_QUERY)
+        self._only_prepares = alone and not self.open and replies.status == _IDLE
 
     def _end(self, data: bytes, upto: int, replies: Replies) -> bytes:
-        self._commit(replies)
+        replies.extend(self._entries)
         self._cut(data, upto, b"")
         out, self._out = self._out, []
         return out[0] if len(out) == 1 else b"".join(out)
@@ -200,18 +155,14 @@ class Requests:
         self._entries.append(entry)
         self.open = True
 
-    def _commit(self, replies: Replies) -> None:
-        for entry in self._entries:
-            replies.push(entry)
-        self._entries = []
-
     def _finish(self, replies: Replies, end: Owed) -> None:
         """The batch ends here: as one entry if all of it is here and the session gets every answer as it is."""
-        if end is owed.SYNC and self._plain and self._entries:
-            self._entries = []
+        if end is owed.SYNC and self._plain and len(self._entries) > self._begun:
+            del self._entries[self._begun :]
             end = owed.BATCH
-        self._commit(replies)
-        replies.push(end)
+        self._entries.append(end)
+        self._begun = len(self._entries)
+        replies.batch += 1
         self.open = False
         self._plain = True
 
@@ -220,99 +171,143 @@ class Requests:
     def _ensure(self, statement: Statement, data: bytes, pos: int, replies: Replies) -> None:
         """Sees to it that the backend has ``statement`` when the message at ``pos`` comes."""
         if statement.name:
-            if replies.prepared.usable(statement, replies.batch):
-                return
-            self._owe(self._prepare(statement, None, data, pos, replies))
-        elif replies.unnamed is not statement:
-            replies.unnamed = statement
-            self._owe(owed.HIDDEN_PARSE_UNNAMED)
-        else:
-            return
-        self._plain = False
-        self._cut(data, pos, statement.parse)
+            if not replies.prepared.usable(statement, replies.batch):
+                self._prepare(statement, b"", data, pos, replies)
+                self._cut(data, pos, statement.parse)
+        elif replies.unnamed is not statement or (replies.unnamed_batch != replies.batch and replies.queue):
+            # The Parse of an earlier batch that has not been answered may fail.
+            replies.unnamed, replies.unnamed_batch = statement, replies.batch
+            self._plain = False
+            self._owe(owed.HIDDEN_PARSE)
+            self._cut(data, pos, statement.parse)
 
-    def _prepare(self, statement: Statement, name: bytes | None, data: bytes, pos: int, replies: Replies) -> Owed:
-        """Sends ahead what has to be closed before ``statement`` is parsed -> the entry for its Parse."""
-        unsure = replies.prepared.unsure(statement)
+    def _prepare(
+        self,
+        statement: Statement,
+        name: bytes,
+        data: bytes,
+        pos: int,
+        replies: Replies,
+        before: Statement | None = None,
+    ) -> None:
+        """Sends ahead what has to be closed before ``statement`` is parsed.
+
+        ``name`` is the client's, where the client asked for it, and ``before`` what it meant; b"" where it did not.
+        """
+        prepared, batch = replies.prepared, replies.batch
+        self._plain = False
+        unsure = prepared.unsure(statement, batch)
         if unsure:
-            # Sent in an earlier batch of this pipeline, which may have failed before it: Close does no harm either way.
+            # Whether it is there or not, Close does no harm.
             self._owe(owed.HIDDEN_CLOSE)
             self._cut(data, pos, client.close_statement(statement.name))
-        oldest = replies.prepared.expect(statement, replies.batch)
-        if oldest is not None:
-            self._owe(owed.Closing(oldest))
+        prepared.expect(statement, batch, injected=not name)
+        for oldest in prepared.evict(batch):
+            self._owe(owed.Closing(oldest, batch))
             self._cut(data, pos, client.close_statement(oldest.name))
-        return owed.Parsing(statement, name, unsure=unsure)
+        self._owe(owed.Parsing(name, before, statement, batch, unsure=unsure))
 
-    def _known(self, name: bytes) -> Statement | None:
-        return self.statements.get(name) if name else self.unnamed
-
-    # -- one handler per message type; ``end`` is the end of what there is of it ---------------------------------------
+    # -- one handler per message type; ``end`` may be beyond the end of what there is of it ----------------------------
 
     def _parse(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
-        name, body_at = client.text(data, pos + 5)
+        name, body_at = _text(data, pos + 5, end)
+        if name is None or (name and not self.tracked):
+            self._owe(owed.PARSE)
+            return
         body = data[body_at:end]
         if not name:
-            self.unnamed = replies.unnamed = Statement(b"", body)
-            self._owe(owed.PARSE_UNNAMED)
+            self._parse_unnamed(body, replies)
             return
-        if not self.tracked:
-            self._owe(owed.PARSE_UNNAMED)
-            return
-        self._plain = False
-        duplicate = self.statements.get(name)
-        if duplicate is not None:
-            self._ensure(duplicate, data, pos, replies)
-            self._owe(owed.Parsing(duplicate, name, duplicate=True))
-            self._replace(data, pos, end, duplicate.parse)
-            return
+        before = self.statements.get(name)
+        if before is not None:
+            self._probe(name, before, body, data, pos, replies)
         statement = self.statements[name] = self.catalogue.intern(len(name), body)
-        if replies.prepared.usable(statement, replies.batch):
-            self._owe(_PARSED)
+        if replies.prepared.sure(statement, replies.batch):
+            self._plain = False
+            self._owe(owed.parsed(name, before, statement))
             self._replace(data, pos, end, b"")
-            return
-        self._owe(self._prepare(statement, name, data, pos, replies))
-        self._replace(data, pos, end, statement.parse)
+        else:
+            self._prepare(statement, name, data, pos, replies, before)
+            self._replace(data, pos, end, statement.parse)
+
+    def _parse_unnamed(self, body: bytes, replies: Replies) -> None:
+        before, self.unnamed = self.unnamed, Statement(b"", body)
+        replies.unnamed, replies.unnamed_batch = self.unnamed, replies.batch
+        if self.open:
+            # What came before it in the batch may fail, and then this does not count.
+            self._plain = False
+            self._owe(owed.Naming("parse", b"1", b"", before, self.unnamed))
+        else:
+            self._owe(owed.PARSE)
+
+    def _probe(self, name: bytes, known: Statement, body: bytes, data: bytes, pos: int, replies: Replies) -> None:
+        """The client parses a name that it has in use, for ``known``: that will fail, as a rule.
+
+        Postgres looks at the text first; it gets it as the unnamed statement, since under a name it might succeed. Then
+        it is asked to parse ``known`` again, and says that it exists. If it does not, because something ahead in the
+        pipeline is DEALLOCATE ALL, or failed, the client is right; what was parsed for the asking is closed.
+        """
+        self._ensure(known, data, pos, replies)
+        self._lost[known.name] = name
+        self._plain = False
+        replies.unnamed = None
+        for entry in (owed.HIDDEN_PARSE, owed.HIDDEN_PARSE, owed.HIDDEN_CLOSE):
+            self._owe(entry)
+        probe = Statement(b"", body).parse + known.parse + client.close_statement(known.name)
+        self._cut(data, pos, probe)
 
     def _bind(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
         self._only_prepares = False
-        name_at = data.index(0, pos + 5, end) + 1
-        rest_at = data.index(0, name_at, end)
-        name = data[name_at:rest_at]
-        statement = self._known(name)
-        if statement is not None:
+        _, name_at = _text(data, pos + 5, end)
+        name, rest_at = _text(data, name_at, end) if name_at else (None, 0)
+        if name is None and end > len(data):
+            raise ProtocolViolation("the names in a Bind message are too long")
+        statement = self._known(name, data, pos, replies)
+        if statement is not None and name is not None:
             self._ensure(statement, data, pos, replies)
             if statement.name != name:
                 length = HEAD(data, pos)[1] + len(statement.name) - len(name)
                 head = b"B" + length.to_bytes(4, "big") + data[pos + 5 : name_at] + statement.name
-                self._replace(data, pos, rest_at, head)
+                self._replace(data, pos, rest_at - 1, head)
         self._owe(owed.BIND)
 
     def _describe(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
-        if data[pos + 5] == ord("S"):
-            name, _ = client.text(data, pos + 6)
-            statement = self._known(name)
-            if statement is not None:
-                self._ensure(statement, data, pos, replies)
-                if statement.name != name:
-                    self._replace(data, pos, end, client.describe_statement(statement.name))
-        else:
+        name = _statement_name(data, pos, end)
+        if name is None:
             self._only_prepares = False
+        statement = self._known(name, data, pos, replies)
+        if statement is not None:
+            self._ensure(statement, data, pos, replies)
+            if statement.name != name:
+                self._replace(data, pos, end, client.describe_statement(statement.name))
         self._owe(owed.DESCRIBE)
 
     def _close(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
-        if data[pos + 5] == ord("S"):
-            name, _ = client.text(data, pos + 6)
-            if not name:
-                self.unnamed = replies.unnamed = None
-            elif self.statements.pop(name, None) is not None:
-                self._plain = False
-                self._owe(_CLOSED)
-                self._replace(data, pos, end, b"")
-                return
-        else:
+        name = _statement_name(data, pos, end)
+        if name == b"":
+            before, self.unnamed, replies.unnamed = self.unnamed, None, None
+            self._plain = False
+            self._owe(owed.Naming("close", b"3", b"", before, None))
+            return
+        if name is None:
             self._only_prepares = False
+        elif (statement := self.statements.pop(name, None)) is not None:
+            self._plain = False
+            self._owe(owed.closed(name, statement))
+            self._replace(data, pos, end, b"")
+            return
         self._owe(owed.CLOSE)
+
+    def _known(self, name: bytes | None, data: bytes, pos: int, replies: Replies) -> Statement | None:
+        if name is None:
+            return None
+        if not name and self.unnamed is None:
+            # The backend may have one of somebody else's.
+            self._plain = False
+            replies.unnamed = None
+            self._owe(owed.HIDDEN_CLOSE)
+            self._cut(data, pos, client.close_statement(b""))
+        return self.statements.get(name) if name else self.unnamed
 
     def _execute(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
         self._only_prepares = False
@@ -321,31 +316,63 @@ class Requests:
     def _sync(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
         self._only_prepares = False
         if replies.copying:
-            return
-        self._finish(replies, owed.SYNC)
+            # Postgres would ignore it, or not if the COPY has failed by now: like this it is certain.
+            self._replace(data, pos, end, b"")
+        else:
+            self._finish(replies, owed.SYNC)
 
     def _flush(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
-        if self._only_prepares and end == len(data) and self._entries:
+        if not self.open:
+            # All that was asked before has been flushed by the end of its batch.
+            self._replace(data, pos, end, b"")
+        elif self._only_prepares and end == len(data):
             self._replace(data, pos, end, _SYNC)
             self._finish(replies, owed.HIDDEN_SYNC)
             self.unpinned = True
 
     def _query(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
-        # A simple query ends a batch as Sync does, and destroys the unnamed statement.
-        self._only_prepares = False
-        replies.unnamed = None
-        self._plain = False
+        # A simple query ends a batch as Sync does, and drops the unnamed statement; but it is skipped as any other.
+        before, self.unnamed, replies.unnamed = self.unnamed, None, None
+        self._only_prepares = self._plain = False
+        skippable = self.open and before is not None
+        self._finish(replies, owed.Naming("query", b"Z", b"", before, None) if skippable else owed.QUERY)
+
+    def _function_call(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
+        self._only_prepares = self._plain = False
         self._finish(replies, owed.QUERY)
 
+    def _copy_data(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
+        self._note_copy(owed.COPY_DATA, replies)
+
     def _copy_end(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
-        self._only_prepares = False
+        if not replies.copying:
+            self._note_copy(owed.COPY_END, replies)
         replies.copying = False
 
+    def _note_copy(self, entry: Owed, replies: Replies) -> None:
+        # Something that is under way may turn out to be COPY; otherwise Postgres ignores it.
+        self._plain = False
+        last = self._entries[-1] if self._entries else replies.queue[-1] if replies.queue else entry
+        if last is not entry:
+            self._entries.append(entry)
+
     def _terminate(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
-        # Never for the backend: it goes on to the next session.
+        # Never for the backend: it goes on to the next session. What follows it is for nobody.
         self._only_prepares = False
         self.terminated = True
-        self._replace(data, pos, end, b"")
+        self._cut(data, pos, b"")
+
+
+def _text(data: bytes, start: int, end: int) -> tuple[bytes | None, int]:
+    """The text at ``start`` and the offset behind its zero; None where none ends before ``end``."""
+    zero = data.find(0, start, end)
+    return (None, 0) if zero < 0 else (data[start:zero], zero + 1)
+
+
+def _statement_name(data: bytes, pos: int, end: int) -> bytes | None:
+    """Which statement a Describe or Close is about; None: a portal, or nothing that Postgres would understand."""
+    name, name_end = _text(data, pos + 6, end)
+    return name if name_end == end and data[pos + 5] == _STATEMENT else None
 
 
 _HANDLERS = {
@@ -357,7 +384,8 @@ _HANDLERS = {
     client.SYNC: Requests._sync,
     client.FLUSH: Requests._flush,
     client.QUERY: Requests._query,
-    client.FUNCTION_CALL: Requests._query,
+    client.FUNCTION_CALL: Requests._function_call,
+    client.COPY_DATA: Requests._copy_data,
     client.COPY_DONE: Requests._copy_end,
     client.COPY_FAIL: Requests._copy_end,
     client.TERMINATE: Requests._terminate,

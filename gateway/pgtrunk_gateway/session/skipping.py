@@ -1,11 +1,13 @@
-"""What Postgres does after an error in a batch: it reads on and acts on nothing until Sync. Pure."""
+"""What needs no backend: what Postgres skips after an error in a batch, up to Sync, and what means nothing. Pure."""
 
 from __future__ import annotations
 
 from pgtrunk.wire.framing import HEAD, HEADER_SIZE
-from pgtrunk.wire.frontend import FUNCTION_CALL, QUERY, SYNC, TERMINATE
+from pgtrunk.wire.frontend import COPY_DATA, COPY_DONE, COPY_FAIL, FLUSH, FUNCTION_CALL, QUERY, SYNC, TERMINATE
 
-__all__ = ["skip_batch", "skip_refused"]
+__all__ = ["skip_batch", "skip_idle", "skip_refused"]
+
+_IDLE = frozenset((COPY_DATA, COPY_DONE, COPY_FAIL, FLUSH))
 
 
 def skip_batch(data: bytes) -> tuple[int, bytes]:
@@ -17,6 +19,17 @@ def skip_batch(data: bytes) -> tuple[int, bytes]:
         if kind in (SYNC, TERMINATE):
             return kind, data[pos:]
     return 0, b""
+
+
+def skip_idle(data: bytes) -> bytes:
+    """Skips the messages at the beginning that mean nothing outside a batch: Flush, and what is late for a COPY."""
+    pos, size = 0, len(data)
+    while pos < size:
+        kind, length = HEAD(data, pos)
+        if kind not in _IDLE:
+            return data[pos:]
+        pos += length + 1
+    return b""
 
 
 def skip_refused(data: bytes) -> tuple[int, bytes]:

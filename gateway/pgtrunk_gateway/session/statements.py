@@ -9,7 +9,8 @@ collide with ours. Pure data; who sends what is decided in :mod:`~pgtrunk_gatewa
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from pgtrunk.wire.framing import encode
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Catalogue", "Prepared", "Statement"]
 
 _DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_UNKNOWN = -1
+_UNKNOWN: Final = -(1 << 62)
+"""Neither there nor known to be missing; the number of no batch."""
 _LONG = 16
 """Length of the names that are used where short ones have run out."""
 
@@ -90,57 +92,96 @@ class Catalogue:
 class Prepared:
     """The statements that a backend has, least recently used first, at most ``limit`` of them (0: no limit).
 
-    A statement whose ParseComplete has not come yet is kept with the number of the batch that will bring it: within
-    that batch it can be relied on (if its Parse fails, all that follows is skipped), in a later batch it cannot.
+    Of each it is kept how sure that is: its ParseComplete came, or it is under way with a batch, whose number counts
+    the batches of this backend; then a message of that batch can rely on it, since all is skipped if its Parse fails. A
+    later batch can where the Parse is the client's own: if it failed, so must what relies on it. It cannot rely on one
+    that we injected, of which the client knows nothing.
     """
 
-    __slots__ = ("_batches", "limit")
+    __slots__ = ("_closing", "_known", "limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._batches: OrderedDict[Statement, int] = OrderedDict()
+        self._known: OrderedDict[Statement, int] = OrderedDict()
+        """0: there; n: under way with batch n, parsed by the client; -n: the same, injected; or _UNKNOWN."""
+        self._closing: dict[Statement, tuple[int, int]] = {}
+        """Those that had to make room, until their Close is confirmed: its batch, and what was known before."""
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self._known)
 
     def __iter__(self) -> Iterator[Statement]:
-        return iter(self._batches)
+        return iter(self._known)
+
+    # -- sending -------------------------------------------------------------------------------------------------------
 
     def usable(self, statement: Statement, batch: int) -> bool:
-        """Whether a message of ``batch`` can rely on it. Marks it as used."""
-        owner = self._batches.get(statement)
-        if owner is None:
+        """Whether a message of ``batch`` can rely on it. Marks it as used. Hot."""
+        known = self._known.get(statement)
+        if known is None:
             return False
-        self._batches.move_to_end(statement)
-        return owner in (0, batch)
+        self._known.move_to_end(statement)
+        return known >= 0 or known == -batch
 
-    def unsure(self, statement: Statement) -> bool:
-        """Whether the backend may have it or not: its Parse was sent in another batch, whose end is not known."""
-        return self._batches.get(statement, 0) != 0
+    def sure(self, statement: Statement, batch: int) -> bool:
+        """Whether the backend has it, or nothing else of ``batch`` will be acted on."""
+        known = self._known.get(statement)
+        return known is not None and (known == 0 or abs(known) == batch)
 
-    def doubt(self, statement: Statement) -> None:
-        """Whether the backend has it cannot be known: it has to be closed before it is prepared again."""
-        self._batches[statement] = _UNKNOWN
+    def unsure(self, statement: Statement, batch: int) -> bool:
+        """Whether the backend may have it and may not: then a Close, which does no harm, has to go ahead of a Parse."""
+        known = self._known.get(statement)
+        if known is None:
+            return self._closing.get(statement, (batch, 0))[0] != batch
+        return known != 0
 
-    def expect(self, statement: Statement, batch: int) -> Statement | None:
-        """Its Parse goes out in ``batch`` -> the statement that has to be closed to make room, or None."""
-        self._batches[statement] = batch
-        self._batches.move_to_end(statement)
-        if self.limit and len(self._batches) > self.limit:
-            for oldest, owner in self._batches.items():
-                if owner <= 0:
-                    del self._batches[oldest]
-                    return oldest
-        return None
+    def expect(self, statement: Statement, batch: int, *, injected: bool) -> None:
+        """Its Parse goes out in ``batch``."""
+        self._known[statement] = -batch if injected else batch
+        self._known.move_to_end(statement)
 
-    def confirm(self, statement: Statement) -> None:
-        """Its ParseComplete came, or a Close of it was skipped after an error."""
-        self._batches[statement] = 0
+    def evict(self, batch: int) -> list[Statement]:
+        """What has to be closed in ``batch`` to keep the limit; what is under way is not."""
+        excess = len(self._known) - self.limit if self.limit else 0
+        if excess <= 0:
+            return []
+        settled = (statement for statement, known in self._known.items() if known in (0, _UNKNOWN))
+        evicted = list(islice(settled, excess))
+        for statement in evicted:
+            self._closing[statement] = batch, self._known.pop(statement)
+        return evicted
 
-    def forget(self, statement: Statement) -> None:
-        """Its Parse failed or was skipped."""
-        self._batches.pop(statement, None)
+    # -- receiving; what is said of another batch than the last that a statement went out with changes nothing ---------
+
+    def confirm(self, statement: Statement, batch: int) -> None:
+        """Its ParseComplete came."""
+        if abs(self._known.get(statement, 0)) == batch:
+            self._known[statement] = 0
+
+    def forget(self, statement: Statement, batch: int) -> None:
+        """Its Parse failed, or was skipped and what was before is known."""
+        if abs(self._known.get(statement, 0)) == batch:
+            del self._known[statement]
+
+    def doubt(self, statement: Statement, batch: int) -> None:
+        """Its Parse was skipped, and the Close ahead of it too."""
+        if abs(self._known.get(statement, 0)) == batch:
+            self._known[statement] = _UNKNOWN
+
+    def closed(self, statement: Statement, batch: int) -> None:
+        """Its CloseComplete came."""
+        if self._closing.get(statement, (0, 0))[0] == batch:
+            del self._closing[statement]
+
+    def kept(self, statement: Statement, batch: int) -> None:
+        """Its Close was skipped: the backend still has it, unless it has been sent anew since."""
+        if self._closing.get(statement, (0, 0))[0] == batch:
+            _, before = self._closing.pop(statement)
+            if abs(self._known.get(statement, batch)) == batch:
+                self._known[statement] = before
 
     def clear(self) -> None:
-        """DISCARD ALL or DEALLOCATE ALL ran."""
-        self._batches.clear()
+        """DISCARD ALL or DEALLOCATE ALL ran; what is under way comes after it."""
+        for statement, known in list(self._known.items()):
+            if known in (0, _UNKNOWN):
+                del self._known[statement]

@@ -1,0 +1,68 @@
+"""What the names of a client's prepared statements mean.
+
+Changed when a request is sent, not when it is answered: what comes behind it in a pipeline relies on it. Where the
+request turns out to be skipped or refused, its change is undone. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pgtrunk_gateway.session.owed import Naming
+    from pgtrunk_gateway.session.statements import Catalogue, Statement
+
+__all__ = ["Names"]
+
+
+class Names:
+    """The statements of one session."""
+
+    __slots__ = ("_lost", "catalogue", "statements", "unnamed")
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
+        self.statements: dict[bytes, Statement] = {}
+        """By the client's names."""
+        self.unnamed: Statement | None = None
+        self._lost: dict[bytes, bytes] = {}
+        """The client's names of statements that they do not mean any more, by ours: an error may yet be about them."""
+
+    def undo(self, change: Naming) -> None:
+        """The request that made ``change`` was skipped or refused; a later one may have overtaken it."""
+        name, after, before = change.name, change.after, change.before
+        if not name:
+            if self.unnamed is after:
+                self.unnamed = before
+        elif self.statements.get(name) is after:
+            if after is not None:
+                self._lost[after.name] = name
+            if before is None:
+                self.statements.pop(name, None)
+            else:
+                self.statements[name] = before
+
+    def forget_all(self, later: Sequence[Naming]) -> None:
+        """DISCARD ALL or DEALLOCATE ALL ran; ``later`` has what was asked after it."""
+        asked = {(change.name, change.after) for change in later}
+        for name, statement in list(self.statements.items()):
+            if (name, statement) not in asked:
+                self._lost[statement.name] = name
+                del self.statements[name]
+        for change in later:
+            if change.name and (change.name, change.before) not in asked:
+                change.before = None
+
+    def retire(self) -> None:
+        """The columns of one of them changed, and it is not known which: whoever parses them again gets new ones."""
+        for name, statement in self.statements.items():
+            self.catalogue.retire(len(name), statement)
+
+    def in_own_names(self, message: bytes) -> bytes:
+        """``message`` with the client's names of statements in place of ours; its length field is not corrected."""
+        known = {statement.name: name for name, statement in self.statements.items()}
+        for ours, own in (self._lost | known).items():
+            message = message.replace(b'"' + ours + b'"', b'"' + own + b'"')
+        return message

@@ -1,0 +1,160 @@
+"""The answers that a backend owes: one entry for each request that it was sent, in the order of the requests.
+
+What an entry means, and how it ends, is in :mod:`~pgtrunk_gateway.session.replies`. Here they are values: most are one
+constant for all, since nothing distinguishes one Bind from another; those that have a story of their own are classes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pgtrunk.wire.backend import CLOSE_COMPLETE_MESSAGE, PARSE_COMPLETE_MESSAGE
+
+if TYPE_CHECKING:
+    from pgtrunk_gateway.session.statements import Statement
+
+__all__ = [
+    "BATCH",
+    "BIND",
+    "CLOSE",
+    "COPY_DATA",
+    "COPY_END",
+    "DESCRIBE",
+    "EXECUTE",
+    "HIDDEN_CLOSE",
+    "HIDDEN_PARSE",
+    "HIDDEN_QUERY",
+    "HIDDEN_SYNC",
+    "PARSE",
+    "QUERY",
+    "SYNC",
+    "Closing",
+    "Naming",
+    "Owed",
+    "Parsing",
+    "closed",
+    "made",
+    "parsed",
+]
+
+
+class Owed:
+    """One answer. ``ends`` are the message types that complete it.
+
+    ``hidden``: the gateway asked, not the client. ``given``: no answer will come; it is over when it is at the head,
+    and then the client gets ``message``. ``plain``: a whole batch or query, of which the client gets all. ``ready``:
+    ReadyForQuery ends it. ``syncs``: with a Sync, which ends the skipping after an error.
+    """
+
+    __slots__ = ("ends", "given", "hidden", "label", "message", "plain", "ready", "syncs")
+
+    def __init__(
+        self,
+        label: str,
+        ends: bytes = b"",
+        *,
+        hidden: bool = False,
+        given: bool = False,
+        message: bytes = b"",
+        plain: bool = False,
+        syncs: bool = False,
+    ) -> None:
+        self.label = label
+        self.ends = ends
+        self.hidden = hidden
+        self.given = given
+        self.message = message
+        self.plain = plain
+        self.ready = ends == b"Z"
+        self.syncs = syncs
+
+    def __repr__(self) -> str:
+        return f"<{self.label}>"
+
+
+class Naming(Owed):
+    """Its request changed what one of the client's names means, from ``before`` to ``after`` (None: nothing).
+
+    That was done when it was sent; if it is skipped or refused, it is undone. The unnamed statement has the name b"".
+    """
+
+    __slots__ = ("after", "before", "name")
+
+    def __init__(
+        self,
+        label: str,
+        ends: bytes,
+        name: bytes,
+        before: Statement | None,
+        after: Statement | None,
+        *,
+        given: bool = False,
+        message: bytes = b"",
+    ) -> None:
+        super().__init__(label, ends, given=given, message=message)
+        self.name = name
+        self.before = before
+        self.after = after
+
+
+class Parsing(Naming):
+    """A Parse of ``statement`` in the batch of this number; ``name`` is the client's, b"" where we injected it.
+
+    ``unsure``: what the backend had of it was not known, so a Close went ahead; if both are skipped, it is not known
+    either.
+    """
+
+    __slots__ = ("batch", "statement", "unsure")
+
+    def __init__(
+        self, name: bytes, before: Statement | None, statement: Statement, batch: int, *, unsure: bool = False
+    ) -> None:
+        super().__init__("parse", b"1", name, before, statement)
+        self.hidden = not name
+        self.statement = statement
+        self.batch = batch
+        self.unsure = unsure
+
+
+class Closing(Owed):
+    """An injected Close of ``statement``, in the batch of this number: it had to make room."""
+
+    __slots__ = ("batch", "statement")
+
+    def __init__(self, statement: Statement, batch: int) -> None:
+        super().__init__("close", b"3", hidden=True)
+        self.statement = statement
+        self.batch = batch
+
+
+def made(message: bytes) -> Owed:
+    """An answer that no request went out for: ``message`` is given when its turn comes."""
+    return Owed("made", given=True, message=message)
+
+
+def parsed(name: bytes, before: Statement | None, statement: Statement) -> Owed:
+    """The answer to a Parse of what the backend has already."""
+    return Naming("parsed", b"", name, before, statement, given=True, message=PARSE_COMPLETE_MESSAGE)
+
+
+def closed(name: bytes, statement: Statement) -> Owed:
+    """The answer to a Close, of which the backend need not know."""
+    return Naming("closed", b"", name, statement, None, given=True, message=CLOSE_COMPLETE_MESSAGE)
+
+
+BATCH = Owed("batch", b"Z", plain=True, syncs=True)
+QUERY = Owed("query", b"Z", plain=True)
+SYNC = Owed("sync", b"Z", syncs=True)
+PARSE = Owed("parse", b"1")
+BIND = Owed("bind", b"2")
+CLOSE = Owed("close", b"3")
+DESCRIBE = Owed("describe", b"Tn")
+EXECUTE = Owed("execute", b"CIs")
+HIDDEN_SYNC = Owed("hidden sync", b"Z", hidden=True, syncs=True)
+HIDDEN_QUERY = Owed("hidden query", b"Z", hidden=True)
+HIDDEN_PARSE = Owed("hidden parse", b"1", hidden=True)
+HIDDEN_CLOSE = Owed("hidden close", b"3", hidden=True)
+COPY_DATA = Owed("copy data", given=True)
+"""Data for COPY was sent before it was known whether COPY runs; nothing is owed for it."""
+COPY_END = Owed("copy end", given=True)
+"""The same of CopyDone and CopyFail."""

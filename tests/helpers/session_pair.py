@@ -1,0 +1,311 @@
+"""Clients on one side, models of Postgres on the other, the real sessions and backends between them; no sockets.
+
+    pair = SessionPair(backends=2)
+    client = pair.connect()
+    assert client.send(query(b"select 1")) == ["RowDescription ?column?:23", ...]
+
+Everything happens when the test says so: what a session writes waits until :meth:`SessionPair.pump` carries it. By
+default each lease gets another backend than the one before, and each hand-over is checked: a backend that is given back
+must be as a new session would want to find it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+from helpers.postgres_model import PostgresModel
+from helpers.postgres_sql import DEFAULTS, Store
+from helpers.transcript import transcript
+from helpers.transports import FakeTransport
+from pgtrunk.wire.backend import BackendKeyData
+from pgtrunk_gateway.auth import LoginLimiter, LoginPolicy
+from pgtrunk_gateway.cancel.keys import CancelKey
+from pgtrunk_gateway.config.settings import Config
+from pgtrunk_gateway.pool.backend import Backend
+from pgtrunk_gateway.pool.target import Target
+from pgtrunk_gateway.relay.context import Context
+from pgtrunk_gateway.relay.login import Admission
+from pgtrunk_gateway.relay.session import Session
+from pgtrunk_gateway.session.parameters import profile
+from pgtrunk_gateway.session.replies import Replies
+from pgtrunk_gateway.session.statements import Catalogue, Prepared
+
+if TYPE_CHECKING:
+    from pgtrunk_gateway.pool.holder import Holder
+    from pgtrunk_gateway.pool.pool import Pool
+
+__all__ = ["Link", "PairedClient", "ScriptedPool", "SessionPair", "Splitter", "pieces", "whole"]
+
+Splitter = Callable[[bytes], Iterable[bytes]]
+TARGET = Target(host="127.0.0.1", port=5432, dbname="db", user="user")
+
+
+def whole(data: bytes) -> list[bytes]:
+    """Chunks as they were written."""
+    return [data]
+
+
+class LoggedIn(Session):
+    """A session whose login is none of the test's business."""
+
+    def _start_login(self) -> None: ...
+
+
+class Link:
+    """A backend and the Postgres behind it."""
+
+    def __init__(self, pool: ScriptedPool, model: PostgresModel, prepared: int) -> None:
+        self.model = model
+        self.transport = FakeTransport()
+        self.pending: list[bytes] = []
+        """Chunks on their way from Postgres."""
+        replies = Replies(Prepared(prepared), dict(model.session.settings))
+        key = BackendKeyData(model.pid, b"\0\0\0\1")
+        self.backend = Backend(self.transport, TARGET, key, replies, on_free=pool.give, on_lost=pool.lost)
+        self.backend.expires = float("inf")
+
+    def __repr__(self) -> str:
+        return f"<Link {self.backend!r}>"
+
+    def check_clean(self) -> None:
+        """What the next session relies on."""
+        replies = self.backend.replies
+        assert not self.transport.take(), "something is on its way to a backend that is free"
+        assert self.model.clean, "the backend is not clean"
+        assert not replies.queue
+        assert not replies.partial
+        assert not replies.skipping
+        assert not replies.copying
+        assert replies.in_step
+        assert set(replies.prepared) == {s for s in replies.prepared if s.name.decode() in self.model.statements}
+
+
+class ScriptedPool:
+    """As much of a pool as sessions see. ``choose`` picks one of the free backends by its place in the list."""
+
+    def __init__(self) -> None:
+        self.links: list[Link] = []
+        self.free: list[Backend] = []
+        self.waiting: OrderedDict[Holder, float] = OrderedDict()
+        self.choose: Callable[[list[Backend]], int] = lambda free: 0
+        self.gone: list[str] = []
+
+    def take(self, holder: Holder) -> Backend | None:
+        if not self.free or self.waiting:
+            return None
+        backend = self.free.pop(self.choose(self.free))
+        backend.lease_to(holder)
+        return backend
+
+    def wait(self, holder: Holder, timeout: float) -> None:
+        self.waiting[holder] = timeout
+
+    def leave(self, holder: Holder) -> None:
+        self.waiting.pop(holder, None)
+
+    def give(self, backend: Backend) -> None:
+        if backend.retired:
+            backend.close(backend.retired)
+            return
+        next(link for link in self.links if link.backend is backend).check_clean()
+        while self.waiting:
+            holder, _ = self.waiting.popitem(last=False)
+            backend.lease_to(holder)
+            if holder.offer(backend):
+                return
+        backend.holder = None
+        self.free.append(backend)
+
+    def lost(self, backend: Backend, reason: str) -> None:
+        self.gone.append(reason)
+        if backend in self.free:
+            self.free.remove(backend)
+
+
+class FakeCancels:
+    """Remembers which backends were cancelled, and lets the model hear of it when the test says so."""
+
+    def __init__(self) -> None:
+        self.under_way: list[Backend] = []
+
+    def register(self, session: object) -> CancelKey:
+        return CancelKey(1, b"\0\0\0\0")
+
+    def forget(self, key: CancelKey) -> None: ...
+
+    async def serve(self, request: object) -> None:
+        raise AssertionError("not here")
+
+    def cancel(self, backend: Backend) -> None:
+        backend.cancels += 1
+        self.under_way.append(backend)
+
+
+class PairedClient:
+    """One client and its session."""
+
+    def __init__(self, pair: SessionPair, settings: dict[str, str]) -> None:
+        self.pair = pair
+        self.transport = FakeTransport(peername=("192.0.2.1", 40000))
+        self.session = LoggedIn(pair.context, "tcp")
+        self.session.connection_made(self.transport)
+        self.outbox: list[bytes] = []
+        self.received = b""
+        pair.context.admitted += 1
+        self.session.admitted(
+            Admission(
+                context=pair.context,
+                user="user",
+                database="db",
+                pool=cast("Pool", pair.pool),
+                key=CancelKey(1, b"\0\0\0\0"),
+                profile=profile({**DEFAULTS, **settings}),
+                query_wait_timeout=0,
+                idle_transaction_timeout=pair.idle_transaction_timeout,
+            ),
+            b"",
+        )
+
+    def write(self, data: bytes) -> None:
+        """Sends without anything being carried yet."""
+        self.outbox += [part for part in self.pair.split(data) if part]
+
+    def send(self, data: bytes) -> list[str]:
+        """Sends, and reads all that there is to read."""
+        self.write(data)
+        self.pair.pump()
+        return self.read()
+
+    def read(self) -> list[str]:
+        self.received += self.transport.take()
+        received, self.received = self.received, b""
+        return transcript(received)
+
+    def vanish(self) -> None:
+        """The connection breaks."""
+        self.outbox = []
+        self.transport.closing = True
+        self.session.connection_lost(ConnectionResetError())
+
+    def deliver(self) -> bool:
+        """Carries one chunk to the session -> whether there was one."""
+        if not self.outbox or not self.transport.is_reading():
+            return False
+        self.session.data_received(self.outbox.pop(0))
+        return True
+
+
+class SessionPair:
+    """All of it: one pool, its backends, and the clients that connect."""
+
+    def __init__(
+        self,
+        *,
+        backends: int = 2,
+        prepared: int = 200,
+        split: Splitter = whole,
+        idle_transaction_timeout: float = 0.0,
+        **config: Any,
+    ) -> None:
+        self.store = Store()
+        self.split = split
+        self.idle_transaction_timeout = idle_transaction_timeout
+        self.pool = ScriptedPool()
+        self.cancels = FakeCancels()
+        self.context = Context(
+            config=Config(max_prepared_statements=prepared, **config),
+            catalogue=Catalogue(),
+            policy=LoginPolicy(auth_type="any", userlist=None, mock_key=b"m" * 32),
+            limiter=LoginLimiter(0, 60),
+            cancels=self.cancels,
+            derive=lambda derivation: asyncio_never(),
+            pool=lambda entry, user: cast("Pool", self.pool),
+            random=bytes,
+        )
+        self.links = self.pool.links
+        self.clients: list[PairedClient] = []
+        for _ in range(backends):
+            self.open_backend()
+
+    def open_backend(self) -> Link:
+        """One more, which serves who waits."""
+        model = PostgresModel(self.store, pid=len(self.links) + 1)
+        link = Link(self.pool, model, self.context.config.max_prepared_statements)
+        self.links.append(link)
+        self.pool.give(link.backend)
+        return link
+
+    def connect(self, **settings: str) -> PairedClient:
+        client = PairedClient(self, settings)
+        self.clients.append(client)
+        return client
+
+    # -- time goes on --------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Carries everything until nothing moves any more."""
+        while any([client.deliver() for client in self.clients] + [self.carry(link) for link in self.links]):
+            pass
+
+    def carry(self, link: Link) -> bool:
+        """One exchange with a backend's Postgres -> whether anything moved."""
+        sent = link.transport.take()
+        for part in self.split(sent):
+            if part:
+                self.answer(link, link.model.feed(part))
+        moved = bool(sent)
+        if link.pending and link.transport.is_reading():
+            link.backend.data_received(link.pending.pop(0))
+            moved = True
+        if link.model.closed and not link.pending and not link.transport.closing:
+            link.transport.closing = True
+            link.backend.connection_lost(None)
+            moved = True
+        return moved
+
+    def answer(self, link: Link, data: bytes) -> None:
+        """Puts ``data`` on its way from Postgres."""
+        link.pending += [part for part in self.split(data) if part]
+
+    def wake(self) -> None:
+        """Whatever sleeps in Postgres is done."""
+        for link in self.links:
+            if link.model.running:
+                self.answer(link, link.model.wake())
+        self.pump()
+
+    def finish_cancels(self) -> None:
+        """The cancels that are under way reach Postgres, and their connections close."""
+        cancels, self.cancels.under_way = self.cancels.under_way, []
+        for backend in cancels:
+            link = next(link for link in self.links if link.backend is backend)
+            self.answer(link, link.model.cancel())
+            self.pump()
+            backend.cancel_ended()
+        self.pump()
+
+    # -- at the end ----------------------------------------------------------------------------------------------------
+
+    def check_idle(self) -> None:
+        """Nothing is leased, nothing is owed, every backend is as new."""
+        open_links = [link for link in self.links if not link.transport.closing]
+        assert len(self.pool.free) == len(open_links), self.links
+        for link in open_links:
+            link.check_clean()
+
+
+async def asyncio_never() -> Any:
+    """Passwords are not asked for here."""
+    raise AssertionError("no password is derived here")
+
+
+def pieces(size: int) -> Splitter:
+    """Chunks of ``size`` octets."""
+
+    def split(data: bytes) -> Iterator[bytes]:
+        for at in range(0, len(data), size):
+            yield data[at : at + size]
+
+    return split

@@ -1,0 +1,50 @@
+"""Each conversation through the gateway, before one and before several backends: a client sees what Postgres says.
+
+The steps of a conversation meet another backend whenever none is held. Each is also cut into single octets and into
+short pieces, in both directions; bytes and states must be the same.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from helpers.conversations import CONVERSATIONS
+from helpers.postgres_model import PostgresModel
+from helpers.session_pair import SessionPair, Splitter, pieces, whole
+from helpers.transcript import transcript
+
+
+@pytest.mark.parametrize("split", [whole, pieces(1), pieces(7), pieces(64)], ids=["whole", "1", "7", "64"])
+@pytest.mark.parametrize("backends", [1, 2, 3])
+@pytest.mark.parametrize("name", CONVERSATIONS)
+async def test_a_client_sees_what_postgres_says(name: str, backends: int, split: Splitter) -> None:
+    pair = SessionPair(backends=backends, split=split)
+    client, postgres = pair.connect(), PostgresModel()
+    for step in CONVERSATIONS[name]:
+        assert client.send(step) == transcript(postgres.feed(step))
+    if not postgres.closed:
+        pair.check_idle()
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize("name", CONVERSATIONS)
+async def test_few_prepared_statements_per_backend_change_nothing(name: str, limit: int) -> None:
+    pair = SessionPair(backends=1, prepared=limit)
+    client, postgres = pair.connect(), PostgresModel()
+    for step in CONVERSATIONS[name]:
+        assert client.send(step) == transcript(postgres.feed(step))
+    (link,) = pair.links
+    # What one batch uses is not closed in the middle of it.
+    assert len(link.model.statements.keys() - {""}) <= limit + 1
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+async def test_another_session_in_between_changes_nothing(name: str) -> None:
+    """The other holds the same names for other statements, and an unnamed one of its own, on the only backend."""
+    pair = SessionPair(backends=1)
+    client, other, postgres = pair.connect(), pair.connect(), PostgresModel()
+    intruder = [step for kept in ("duplicate name", "unnamed later") for step in CONVERSATIONS[kept]]
+    for at, step in enumerate(CONVERSATIONS[name]):
+        assert client.send(step) == transcript(postgres.feed(step))
+        if pair.pool.free:
+            other.send(intruder[at % len(intruder)])
