@@ -95,6 +95,7 @@ class ConnectionDriver:
         self._late_packets = 0
         self._keeps_alive = quic.configuration.is_client
         self._pinged_at = 0.0
+        self._ping_interval = quic.limits.idle_timeout / 3
         self._handshake_deadline = loop.time() + quic.limits.handshake_timeout
         quic.wake = self.touch
         quic.on_cid_issued = self._cid_issued
@@ -304,6 +305,7 @@ class ConnectionDriver:
                 self.streams[event.stream_id].on_stop_sending()
         elif isinstance(event, events.HandshakeCompleted):
             self._is_ready = True
+            self._ping_interval = self.quic._idle_timeout() / 3
             if self.on_ready is not None:
                 self.on_ready(self)
         elif isinstance(event, HandshakeConfirmed):
@@ -353,7 +355,7 @@ class ConnectionDriver:
     @property
     def _ping_at(self) -> float:
         """When silence has lasted a third of the idle timeout."""
-        return max(self.quic.heard_at, self._pinged_at) + self.quic._idle_timeout() / 3
+        return max(self.quic.heard_at, self._pinged_at) + self._ping_interval
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -81,9 +81,9 @@ class Receiving(Acknowledging):
         """Take in a 1-RTT packet on the known path. Plain and long: every query passes through here, twice."""
         if self._state is not QuicConnectionState.CONNECTED or not data[0] & 0x40:
             return
-        space = self._spaces[Epoch.ONE_RTT]
+        space = self._app_space
         try:
-            header, payload, number = self._cryptos[Epoch.ONE_RTT].decrypt_packet(
+            header, payload, number = self._app_crypto.decrypt_packet(
                 data, 1 + CID_LENGTH, space.expected_packet_number
             )
         except CryptoError:

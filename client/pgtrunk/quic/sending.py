@@ -74,7 +74,7 @@ class Sending(Acknowledging):
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, NetworkAddress]]:
         """Return (datagram, address) pairs. Free where nothing is due, as after each ACK that came alone."""
         if self._handshake_confirmed and not self._close_pending and len(self._network_paths) == 1:
-            space = self._spaces[Epoch.ONE_RTT]
+            space = self._app_space
             if (space.ack_at is None or space.ack_at > now) and not self._ready and not self._has_control(now):
                 self._pacing_at = None
                 return []
@@ -84,7 +84,7 @@ class Sending(Acknowledging):
         crypto, packet_type = self._application_keys()
         if crypto is None:
             return
-        space = self._spaces[Epoch.ONE_RTT]
+        space = self._app_space
         size = self._max_datagram_size
         while True:
             control, data = self._has_control(now), bool(self._ready)
@@ -126,7 +126,7 @@ class Sending(Acknowledging):
         return self._max_datagram_size >> 1
 
     def _application_keys(self) -> tuple[CryptoPair | None, QuicPacketType]:
-        crypto = self._cryptos[Epoch.ONE_RTT]
+        crypto = self._app_crypto
         if crypto.send.is_valid():
             return crypto, QuicPacketType.ONE_RTT
         crypto = self._cryptos[Epoch.ZERO_RTT]
@@ -155,7 +155,7 @@ class Sending(Acknowledging):
             or self._retire_connection_ids
             or path.remote_challenges
             or not (path.is_validated or path.local_challenge_sent)
-            or not self._crypto_streams[Epoch.ONE_RTT].sender.buffer_is_empty
+            or not self._app_crypto_stream.sender.buffer_is_empty
         )
 
     def _write_control(
@@ -180,8 +180,8 @@ class Sending(Acknowledging):
         if self._probe_pending:
             self._write_ping_frame(builder, comment="probe")
             self._probe_pending = False
-        crypto_stream = self._crypto_streams[Epoch.ONE_RTT]
-        if not crypto_stream.sender.buffer_is_empty and self._cryptos[Epoch.ONE_RTT].send.is_valid():
+        crypto_stream = self._app_crypto_stream
+        if not crypto_stream.sender.buffer_is_empty and self._app_crypto.send.is_valid():
             self._write_crypto_frame(builder, space, crypto_stream)
 
     def _write_path_frames(self, builder: QuicPacketBuilder, path: QuicNetworkPath, now: float) -> None:

@@ -17,6 +17,7 @@ from aioquic.quic.connection import stream_is_client_initiated as is_by_client
 from aioquic.quic.connection import stream_is_unidirectional as is_one_way
 from aioquic.quic.packet import QuicErrorCode
 from aioquic.quic.stream import StreamFinishedError
+from aioquic.tls import Epoch
 
 from .flow import ConnectionCredit
 from .stream import NEVER, Stream
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
     from aioquic import tls
     from aioquic.quic.configuration import QuicConfiguration
+    from aioquic.quic.crypto import CryptoPair
+    from aioquic.quic.recovery import QuicPacketSpace
+    from aioquic.quic.stream import QuicStream
 
     from .config import ByteBudget, QuicLimits
 
@@ -49,6 +53,9 @@ class StreamTable(QuicConnection):
 
     _streams: dict[int, Stream]  # type: ignore[assignment]
     _events: deque[Any]
+    _app_crypto: CryptoPair
+    _app_crypto_stream: QuicStream
+    _app_space: QuicPacketSpace
 
     def __init__(
         self,
@@ -91,6 +98,10 @@ class StreamTable(QuicConnection):
     def _initialize(self, peer_cid: bytes) -> None:
         """Set up for a first flight. ``make_tls`` may put another TLS context in the place of the new one."""
         super()._initialize(peer_cid)
+        # Looked up once: the keys are enum members, whose hash is a Python call, and each packet needs them many times.
+        self._app_crypto = self._cryptos[Epoch.ONE_RTT]
+        self._app_crypto_stream = self._crypto_streams[Epoch.ONE_RTT]
+        self._app_space = self._spaces[Epoch.ONE_RTT]
         if self._make_tls is not None:
             self.tls = self._make_tls(self.tls)
 
