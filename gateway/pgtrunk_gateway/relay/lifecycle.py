@@ -182,8 +182,15 @@ class Lifecycle(asyncio.Protocol):
         raise NotImplementedError
 
     def eof_received(self) -> bool:
-        self._handle(Event.VANISHED)
+        if self.login is not None:
+            self.login.eof_received()
+            return True
+        self.vanished()
         return False
+
+    def vanished(self) -> None:
+        """The client is gone without a word."""
+        self._handle(Event.VANISHED)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.state is not State.CLOSED and exc is not None:

@@ -86,6 +86,9 @@ class Client(Cancellable, Protocol):
     def served(self) -> None:
         """It was no session but a cancel request, which has been acted on."""
 
+    def vanished(self) -> None:
+        """It has said all that it will ever say, and that is not a whole login."""
+
 
 class SessionLogin:
     """One login."""
@@ -98,6 +101,7 @@ class SessionLogin:
         self._reader = MessageReader(_MESSAGE)
         self._paused = False
         self._counted = False
+        self._ended = False
         self._task = asyncio.get_running_loop().create_task(self._run(), name="login")
 
     def stop(self) -> None:
@@ -111,6 +115,11 @@ class SessionLogin:
             self._paused = True
             self._transport.pause_reading()
 
+    def eof_received(self) -> None:
+        """The client says no more. What it has said still counts: a cancel request often ends so."""
+        self._inbox.connection_lost(None)
+        self._ended = True
+
     # -- the dialogue --------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
@@ -119,6 +128,10 @@ class SessionLogin:
         try:
             async with asyncio.timeout(timeout or None):
                 admission = await self._log_in()
+        except ConnectionError:
+            self._uncount()
+            self._client.vanished()
+            return
         except TimeoutError:
             error = LoginTimeout(detail=f"client_login_timeout = {timeout:g} s.")
         except ProtocolViolation as violation:
@@ -144,6 +157,8 @@ class SessionLogin:
         if self._paused:
             self._transport.resume_reading()
         self._client.admitted(admission, rest)
+        if self._ended:
+            self._client.vanished()
 
     def _uncount(self) -> None:
         if self._counted:
