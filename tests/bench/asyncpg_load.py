@@ -7,6 +7,7 @@ message with what it has done so far, until the other end hangs up; every answer
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 import random
 import signal
@@ -113,7 +114,8 @@ def _receive(pipe: Pipe) -> object:
 def _process(order: _Order, pipe: Pipe) -> None:
     # Ctrl-C in the terminal is for the other end, which then hangs up.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    uvloop.run(_Asking(order, pipe).run())
+    with contextlib.suppress(asyncio.CancelledError):
+        uvloop.run(_Asking(order, pipe).run())
 
 
 class _Asking:
@@ -123,10 +125,14 @@ class _Asking:
         self._order = order
         self._pipe = pipe
         self._queries = 0
+        self._is_ready = False
         self._over = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         order = self._order
+        self._task = asyncio.current_task()
+        asyncio.get_running_loop().add_reader(self._pipe.fileno(), self._asked)
         async with StreamManager(
             order.gateway,
             ca_file=order.ca_file,
@@ -139,7 +145,9 @@ class _Asking:
                 for session in sessions:
                     group.create_task(self._ask(session))
                 await asyncio.sleep(_WARM_UP)
-                await self._answer()
+                self._is_ready = True
+                self._pipe.send("ready")
+                await self._over.wait()
             for session in sessions:
                 session.terminate()
 
@@ -164,18 +172,13 @@ class _Asking:
                 raise BenchError(f"account {account} has {balance}, not {expected(account)}")
             self._queries += 1
 
-    async def _answer(self) -> None:
-        """Says that all is ready, and then where it is, until the other end hangs up."""
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self._pipe.fileno(), self._asked)
-        self._pipe.send("ready")
-        await self._over.wait()
-        loop.remove_reader(self._pipe.fileno())
-
     def _asked(self) -> None:
         try:
             self._pipe.recv()
             self._pipe.send(_Mark(self._queries, time.perf_counter(), time.process_time()))
         except (EOFError, OSError):
+            # The other end hung up: we are done, or it is gone before all was ready.
             asyncio.get_running_loop().remove_reader(self._pipe.fileno())
             self._over.set()
+            if not self._is_ready and self._task is not None:
+                self._task.cancel()

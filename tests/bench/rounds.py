@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from bench import asyncpg_load, own_python, pgbench, quic_echo
+from bench.errors import BenchError
 from bench.point_select import ASYNCPG
 
 if TYPE_CHECKING:
@@ -103,7 +104,10 @@ def _quic(site: BenchSite, shape: str, seconds: float, *, ours_first: bool) -> Q
         return asyncpg_load.measure(site, connections, streams, seconds=seconds)
 
     def echo() -> Result:
-        return quic_echo.measure("stock", connections, streams, seconds=seconds, sizes=_SIZES)
+        try:
+            return quic_echo.measure("stock", connections, streams, seconds=seconds, sizes=_SIZES)
+        except (EOFError, TimeoutError) as error:
+            raise BenchError(f"the bare echo of {shape} failed: {str(error) or 'its server ended early'}") from error
 
     return Quic(*_in_turn(ours, echo, ours_first=ours_first))
 
