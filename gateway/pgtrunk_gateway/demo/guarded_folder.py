@@ -110,7 +110,8 @@ class GuardedFolder:
         self.account = Account.unprivileged()
         self.path = _make_folder(self.account)
         self._owner = os.getpid()
-        self._guard = self.popen(["/bin/sh", "-c", _GUARD, str(self.path)], stdin=subprocess.PIPE)
+        # As ourselves, not as the account: what it ends may be a process of ours, what it removes may be our files.
+        self._guard = Account().popen(["/bin/sh", "-c", _GUARD, str(self.path)], cwd=self.path, stdin=subprocess.PIPE)
 
     def popen(
         self, command: list[str], *, stdin: int = subprocess.DEVNULL, output: int | IO[bytes] = subprocess.DEVNULL
