@@ -205,6 +205,8 @@ class End:
     """One end, and what its driver said."""
 
     driver: ConnectionDriver
+    make: Callable[[], asyncio.BaseProtocol] | None = None
+    """Makes the protocols of accepted streams."""
     accepted: list[Any] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
@@ -247,8 +249,8 @@ class Pair:
 
     def _end(self, quic: Connection, link: Link, accept: Callable[[], asyncio.BaseProtocol] | None) -> End:
         def accepted(transport: StreamTransport) -> asyncio.BaseProtocol:
-            assert accept is not None
-            end.accepted.append(accept())
+            assert end.make is not None
+            end.accepted.append(end.make())
             protocol: asyncio.BaseProtocol = end.accepted[-1]
             return protocol
 
@@ -262,7 +264,7 @@ class Pair:
             on_closed=lambda driver, error: end.said.append("closed"),
             on_credit=lambda driver: end.said.append("credit"),
         )
-        end = End(driver)
+        end = End(driver, accept)
         return end
 
     def connect(self) -> Pair:

@@ -159,6 +159,24 @@ def test_unread_bytes_are_given_back_however_a_stream_ends(end: str) -> None:
         assert budget.held == 0
 
 
+def test_a_connection_that_filled_its_budget_goes_on_when_something_is_read() -> None:
+    """A client that opens more streams than its budget holds windows of."""
+    limits = QuicLimits(max_streams=0, connection_budget=128 << 10)
+    pair = Pair(client=limits).connect()
+    near = [pair.open(Blocked) for _ in range(4)]
+    for protocol in near:
+        protocol.transport.write(b"SELECT")
+    pair.until(lambda: len(pair.server.accepted) == 4)
+    for there in pair.server.accepted:
+        there.transport.write(bytes(64 << 10))
+    pair.run(2.0)
+    assert pair.client.driver.held_bytes == 128 << 10
+    for protocol in near:
+        protocol.transport.resume_reading()
+    pair.until(lambda: all(len(each.data) == 64 << 10 for each in near))
+    assert pair.client.driver.held_bytes == 0
+
+
 def test_data_after_our_stop_is_dropped_and_counted() -> None:
     """A far end that ignores STOP_SENDING for a while fills nothing."""
     pair = Pair(accept=Recorder).connect()

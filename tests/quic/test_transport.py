@@ -246,6 +246,29 @@ def test_a_protocol_that_fails_loses_its_own_stream_only(pair: Pair) -> None:
     pair.until(lambda: near.data == b"still here")
 
 
+def test_an_acceptor_or_protocol_that_fails_at_the_start_loses_its_own_stream_only(pair: Pair) -> None:
+    class Broken(Recorder):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            raise ValueError("broken")
+
+    def refuse() -> Recorder:
+        raise LookupError("no such pool")
+
+    near, there = opened(pair)
+    for factory in (Broken, refuse):
+        pair.server.make = factory
+        other = pair.open()
+        other.transport.write(b"x")
+        pair.until(lambda other=other: other.lost != [])  # type: ignore[misc]
+    assert [str(context["exception"]) for context in pair.loop.failures] == ["broken", "no such pool"]
+    there.transport.write(b"still here")
+    pair.until(lambda: near.data == b"still here")
+    with pytest.raises(ValueError, match="broken"):
+        pair.open(Broken)
+    pair.run(0.1)
+    assert len(pair.client.driver.streams) == 1
+
+
 def test_a_protocol_may_close_in_the_middle_of_its_data(pair: Pair) -> None:
     near, there = opened(pair)
     there.on_data = lambda data: there.transport.close()

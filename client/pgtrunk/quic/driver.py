@@ -15,18 +15,21 @@ from aioquic.quic.packet import QuicErrorCode
 
 from pgtrunk.errors import GatewayUnreachable, SessionLost, TrunkError
 
+from .alarm import Alarm
 from .ending import explain, show
+from .hooks import nothing
 from .stream import Stream
 from .streams import HandshakeConfirmed
 from .transport import StreamTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeVar
+    from typing import TypeVar, Unpack
 
     from aioquic.quic.connection import NetworkAddress
 
     from .connection import Connection
+    from .hooks import DriverHooks
 
     P = TypeVar("P", bound=asyncio.BaseProtocol)
     Acceptor = Callable[[StreamTransport], asyncio.BaseProtocol]
@@ -38,19 +41,9 @@ class ConnectionDriver:
     """One connection, from its first datagram to the end of its draining period.
 
     ``send(data, addr)`` puts a datagram on the wire. ``accept(transport)`` makes the protocol of each stream that the
-    peer opens, lower ids that a higher one opens implicitly included; ``connection_made`` is called after it.
-    Callbacks, all optional and all attributes that may be set later:
-
-    * ``on_ready(driver)``: the handshake is complete.
-    * ``on_confirmed(driver)``: the other end knows that too; a client's certificate is accepted only then.
-    * ``on_cid_issued(cid)``, ``on_cid_retired(cid)``: connection ids for a demultiplexer, beside ``cids`` at the start.
-    * ``on_credit(driver)``: the peer lets us open more streams.
-    * ``on_lost(driver, error)``: once; no stream can be opened any more, and all get ``connection_lost``. ``error`` is
-      None when this side closed it.
-    * ``on_closed(driver, error)``: once; nothing is sent or expected any more: forget the connection ids, close the
-      socket.
-
-    ``extra`` is what ``get_extra_info`` of all its streams answers: 'sockname', and 'peercert' once it is verified.
+    peer opens, lower ids that a higher one opens implicitly included; ``connection_made`` is called after it. The other
+    callbacks, all optional, are those of ``DriverHooks``. ``extra`` is what ``get_extra_info`` of all its streams
+    answers: 'sockname', and 'peercert' once it is verified.
     """
 
     def __init__(
@@ -60,33 +53,26 @@ class ConnectionDriver:
         loop: asyncio.AbstractEventLoop,
         send: Callable[[bytes, NetworkAddress], object],
         accept: Acceptor | None = None,
-        on_ready: Callable[[ConnectionDriver], object] | None = None,
-        on_confirmed: Callable[[ConnectionDriver], object] | None = None,
-        on_lost: Callable[[ConnectionDriver, TrunkError | None], object] | None = None,
-        on_closed: Callable[[ConnectionDriver, TrunkError | None], object] | None = None,
-        on_credit: Callable[[ConnectionDriver], object] | None = None,
-        on_cid_issued: Callable[[bytes], object] | None = None,
-        on_cid_retired: Callable[[bytes], object] | None = None,
         extra: dict[str, Any] | None = None,
+        **hooks: Unpack[DriverHooks],
     ) -> None:
         self.quic = quic
         self.loop = loop
         self.streams: dict[int, StreamTransport] = {}
-        self.on_ready = on_ready
-        self.on_confirmed = on_confirmed
-        self.on_lost = on_lost
-        self.on_closed = on_closed
-        self.on_credit = on_credit
-        self.on_cid_issued = on_cid_issued
-        self.on_cid_retired = on_cid_retired
+        self.on_ready: Callable[[ConnectionDriver], object] = hooks.get("on_ready", nothing)
+        self.on_confirmed: Callable[[ConnectionDriver], object] = hooks.get("on_confirmed", nothing)
+        self.on_credit: Callable[[ConnectionDriver], object] = hooks.get("on_credit", nothing)
+        self.on_cid_issued: Callable[[bytes], object] = hooks.get("on_cid_issued", nothing)
+        self.on_cid_retired: Callable[[bytes], object] = hooks.get("on_cid_retired", nothing)
+        self.on_lost: Callable[[ConnectionDriver, TrunkError | None], object] = hooks.get("on_lost", nothing)
+        self.on_closed: Callable[[ConnectionDriver, TrunkError | None], object] = hooks.get("on_closed", nothing)
         self.error: TrunkError | None = None
         self._send = send
         self._accept = accept
         self.extra = extra or {}
         self._flushing: list[StreamTransport] = []
         self._flush_due = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._alarm = Alarm(loop, self._on_timer)
         self._is_ready = False
         self._is_lost = False
         self._is_closed = False
@@ -98,7 +84,7 @@ class ConnectionDriver:
         self._ping_interval = quic.limits.idle_timeout / 3
         self._handshake_deadline = loop.time() + quic.limits.handshake_timeout
         quic.wake = self.touch
-        quic.on_cid_issued = self._cid_issued
+        quic.on_cid_issued = lambda cid: self.on_cid_issued(cid)
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "lost" if self._is_lost else "open" if self._is_ready else "opening"
@@ -193,7 +179,11 @@ class ConnectionDriver:
         transport = self._attach(self.quic.open_stream())
         transport.on_closed = on_closed
         transport.set_protocol(protocol)
-        protocol.connection_made(transport)
+        try:
+            protocol.connection_made(transport)
+        except BaseException:
+            transport.abort()
+            raise
         return transport, protocol
 
     def close(self, code: int = QuicErrorCode.NO_ERROR, reason: str = "") -> None:
@@ -291,10 +281,8 @@ class ConnectionDriver:
         if self._accept is None or self._is_lost:
             transport.set_protocol(asyncio.Protocol())
             transport.abort()
-            return
-        protocol = self._accept(transport)
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
+        else:
+            transport.start(self._accept)
 
     def _rare_event(self, event: object) -> None:
         if isinstance(event, events.StreamReset):
@@ -306,42 +294,29 @@ class ConnectionDriver:
         elif isinstance(event, events.HandshakeCompleted):
             self._is_ready = True
             self._ping_interval = self.quic._idle_timeout() / 3
-            if self.on_ready is not None:
-                self.on_ready(self)
+            self.on_ready(self)
         elif isinstance(event, HandshakeConfirmed):
-            if self.on_confirmed is not None:
-                self.on_confirmed(self)
+            self.on_confirmed(self)
         elif isinstance(event, events.ConnectionIdRetired):
-            if self.on_cid_retired is not None:
-                self.on_cid_retired(event.connection_id)
+            self.on_cid_retired(event.connection_id)
         elif isinstance(event, events.ConnectionTerminated):
             if not self._is_lost:
                 self._lose(self._explain(event))
             self._finish()
 
-    def _cid_issued(self, cid: bytes) -> None:
-        if self.on_cid_issued is not None:
-            self.on_cid_issued(cid)
-
     def _credit_changed(self) -> None:
         self._credit = self.quic._remote_max_streams_bidi
-        if self.on_credit is not None and self.is_ready:
+        if self.is_ready:
             self.on_credit(self)
 
     # -- timers
 
     def _arm(self) -> None:
-        """Set the timer. One that fires too early is left alone: that costs less than moving it with every packet."""
         at = self._next_wakeup()
         if at is None or self._is_closed:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-        elif self._timer is None or at < self._timer_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self.loop.call_at(at, self._on_timer)
-            self._timer_at = at
+            self._alarm.cancel()
+        else:
+            self._alarm.set(at)
 
     def _next_wakeup(self) -> float | None:
         at = self.quic.get_timer()
@@ -358,7 +333,6 @@ class ConnectionDriver:
         return max(self.quic.heard_at, self._pinged_at) + self._ping_interval
 
     def _on_timer(self) -> None:
-        self._timer = None
         quic, now = self.quic, self.loop.time()
         at = quic.get_timer()
         if at is not None and now >= at:
@@ -408,16 +382,12 @@ class ConnectionDriver:
         for transport in list(self.streams.values()):
             transport.lose(lost)
         self._flushing.clear()
-        if self.on_lost is not None:
-            self.on_lost(self, error)
+        self.on_lost(self, error)
 
     def _finish(self) -> None:
         if self._is_closed:
             return
         self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.cancel()
         self.quic.credit.close()
-        if self.on_closed is not None:
-            self.on_closed(self, self.error)
+        self.on_closed(self, self.error)

@@ -59,6 +59,7 @@ class ConnectionCredit:
         self._released = 0
         self._widened = 0
         self._closed = False
+        self._is_starved = False
         max_data.value = max_data.sent = self._ahead
         if budget is not None:
             budget.join(self)
@@ -78,6 +79,9 @@ class ConnectionCredit:
         if self._closed:
             return
         self._released += size
+        if self._is_starved:
+            self._is_starved = False
+            self._wake()
         if self._budget is not None:
             # A commitment below the reserve is not worth telling: the reserve is what the budget counts.
             after = self._max_data.value - self._released
@@ -95,6 +99,7 @@ class ConnectionCredit:
             self._ahead = self._least_ahead
         step = min(self._ahead - (limit.value - limit.used), self._room())
         if step <= 0:
+            self._is_starved = True
             if self._budget is not None:
                 self._budget.wait(self)
             return False

@@ -20,6 +20,7 @@ from aioquic.quic.stream import StreamFinishedError
 from aioquic.tls import Epoch
 
 from .flow import ConnectionCredit
+from .hooks import nothing
 from .stream import NEVER, Stream
 
 if TYPE_CHECKING:
@@ -38,10 +39,6 @@ __all__ = ["HandshakeConfirmed", "StreamTable"]
 
 class HandshakeConfirmed(events.QuicEvent):
     """The other end has our Finished, and a server has accepted our certificate (RFC 9001 section 4.1.2)."""
-
-
-def _nothing(*_: object) -> None:
-    """Stand in for a callback that nobody has set."""
 
 
 class StreamTable(QuicConnection):
@@ -70,9 +67,9 @@ class StreamTable(QuicConnection):
     ) -> None:
         super().__init__(configuration=configuration, **server)
         self.limits = limits
-        self.wake: Callable[[], None] = _nothing
+        self.wake: Callable[[], None] = nothing
         """Called when there is something to send that no datagram, timer or call of the owner has caused."""
-        self.on_cid_issued: Callable[[bytes], None] = _nothing
+        self.on_cid_issued: Callable[[bytes], object] = nothing
         self.writable: list[Stream] = []
         """Streams whose paused writers may write again."""
         self._new_cid = new_cid or (lambda: os.urandom(configuration.connection_id_length))

@@ -62,6 +62,17 @@ class StreamTransport(asyncio.Transport):
 
     # -- protocol and extra info
 
+    def start(self, accept: Callable[[StreamTransport], asyncio.BaseProtocol]) -> None:
+        """Have ``accept`` make the protocol of a stream that the peer opened; for the driver."""
+        self.set_protocol(asyncio.Protocol())
+        try:
+            self.set_protocol(accept(self))
+            self._protocol.connection_made(self)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:  # see _deliver
+            self._blame(exc, "connection_made")
+
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = protocol
         self._receive = getattr(protocol, "data_received", None)
