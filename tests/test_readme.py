@@ -1,23 +1,21 @@
-"""The documents hold: examples run, names exist, the table of keys is complete, drawings are those of the code."""
+"""The documents hold: names exist, the table of keys is complete, drawings are those of the code.
+
+That README's client example runs is tested in e2e/test_readme_example.py.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import importlib
 import inspect
 import re
-import subprocess
-import sys
 from itertools import chain
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 
-from helpers.gateways import Start, site, start
-from helpers.site import DATABASE, PASSWORD, USER
-from helpers.source_names import ROOT, SOURCE_ROOTS, source_names
+from helpers.documents import DOCUMENTS, README, ROOT, block, section, spans
+from helpers.source_names import SOURCE_ROOTS, source_names
 from helpers.state_diagram import redrawn
 from pgtrunk_gateway import errors
 from pgtrunk_gateway.config.keys import DATABASE as DATABASE_KEYS
@@ -26,10 +24,7 @@ from pgtrunk_gateway.config.keys import USER as USER_KEYS
 from pgtrunk_gateway.config.load import load
 from pgtrunk_gateway.session.parameters import TRACKED
 
-__all__ = ["site", "start"]
-
-DOCUMENTS = {path.name: path.read_text() for path in sorted(ROOT.glob("*.md"))}
-README, ARCHITECTURE = DOCUMENTS["README.md"], DOCUMENTS["ARCHITECTURE.md"]
+ARCHITECTURE = DOCUMENTS["ARCHITECTURE.md"]
 
 FOREIGN = ("asyncio", "asyncpg")
 """Packages of others whose names the documents use."""
@@ -38,53 +33,7 @@ KEYS = {*MAIN, *DATABASE_KEYS, *USER_KEYS, *TRACKED}
 """Of gateway.ini, and Postgres' own that a session keeps."""
 
 
-def block(text: str, language: str) -> str:
-    """The one code block of this language."""
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    code: str = found
-    return code
-
-
-def section(text: str, heading: str) -> str:
-    """What follows a heading, up to the next one."""
-    return re.split(r"^#", text.split(f"# {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
-
-
-def spans(text: str) -> list[str]:
-    """What stands in backticks; code blocks aside."""
-    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
-
-
 # -- examples ----------------------------------------------------------------------------------------------------------
-
-
-async def test_the_client_example_runs(start: Start, tmp_path: Path) -> None:
-    gateway = await start()
-    code = block(README, "python")
-    for shown, real in {
-        "gw.example.net:6432": f"127.0.0.1:{gateway.quic.port}",
-        "ca.pem": str(gateway.site.certificates.ca_cert),
-        "app:secret@/shop": f"{USER}:{quote(PASSWORD)}@/{DATABASE}",
-    }.items():
-        assert shown in code
-        code = code.replace(shown, real)
-    script = tmp_path / "example.py"
-    script.write_text(code)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-W", "error", str(script)),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    try:
-        async with asyncio.timeout(40):
-            output = (await process.communicate())[0].decode()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    assert process.returncode == 0, output
-    assert "{'n': 3, 'square': 9}" in output
-    assert USER in output.splitlines()
 
 
 def test_the_gateway_ini_loads_without_a_remark(tmp_path: Path) -> None:

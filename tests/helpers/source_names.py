@@ -6,9 +6,9 @@ import ast
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
+from helpers.documents import ROOT
+
 SOURCE_ROOTS = (ROOT / "client", ROOT / "gateway")
 
 
