@@ -321,7 +321,8 @@ _template: _Template | None = None
 def _get_template() -> _Template:
     global _template
     with _template_lock:
-        if _template is None:
+        # It goes with the folder that it was made in, which may end before the process does.
+        if _template is None or not _template.data.exists():
             folder = GuardedFolder()
             atexit.register(folder.remove)
             binaries = _reachable_binaries(folder)

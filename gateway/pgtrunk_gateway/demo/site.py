@@ -87,11 +87,14 @@ class Site:
         except CommandFailed as error:
             raise DemoError(str(error)) from error
         self.folder = self._guarded.path
-        # PostgreSQL's folder goes into ours, so that there is one.
-        tempfile.tempdir = str(self.folder)
 
     def start_postgres(self) -> None:
-        self.postgres.start()
+        # PostgreSQL's folders go into ours, so that there is one; those of others in this process do not.
+        before, tempfile.tempdir = tempfile.tempdir, str(self.folder)
+        try:
+            self.postgres.start()
+        finally:
+            tempfile.tempdir = before
         asyncio.run(self._create_database())
 
     def make_certificates(self) -> None:
@@ -197,7 +200,6 @@ class Site:
             self._guarded.holds(None)
             self._guarded.remove()
             self._guarded = None
-        tempfile.tempdir = None
 
 
 def _free_port() -> int:
