@@ -11,7 +11,7 @@ import pytest_asyncio
 
 @pytest_asyncio.fixture(autouse=True)
 async def no_leaks() -> AsyncIterator[None]:
-    """Fails a test after which tasks are left or sockets are open. For each test of the folder whose conftest has it."""
+    """Fails a test after which tasks are left or sockets are open. For each test of a folder whose conftest has it."""
     before = asyncio.all_tasks()
     yield
     for _ in range(3):
