@@ -67,7 +67,7 @@ class QuicLimits:
     @property
     def max_ack_delay(self) -> int:
         """The milliseconds to advertise: the timer rounded up, and what the event loop may add."""
-        return ceil((self.ack_delay + ALARM_SLACK) * 1000)
+        return ceil(round((self.ack_delay + ALARM_SLACK) * 1000, 6))
 
 
 class _Account(Protocol):

@@ -75,9 +75,10 @@ def explain(
     """Return the error that sessions and callers get to see. ``peer`` is the other end's address."""
     words = phrase(event, limits, by_peer=by_peer)
     peer = show(peer)
-    if is_ready:
-        return SessionLost(f"QUIC connection with {peer} lost: {words}")
     if _alert(event.error_code) in CERTIFICATE_ALERTS:
+        # Handshake over or not: a gateway looks at our certificate when for us it is.
         whose = "our certificate was refused by" if by_peer else "refused the certificate of"
         return CertificateError(f"{whose} {peer}: {event.reason_phrase or words}")
+    if is_ready:
+        return SessionLost(f"QUIC connection with {peer} lost: {words}")
     return GatewayUnreachable(f"no QUIC connection with {peer}: {words}")
