@@ -1,0 +1,334 @@
+"""The login of a session: what each client is told, and that nothing of a failed one is left."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from helpers.session_pair import FakeCancels
+from helpers.transports import FakeTransport
+from helpers.waiting import until
+from pgtrunk.wire import backend as server
+from pgtrunk.wire import frontend as client
+from pgtrunk.wire.framing import messages
+from pgtrunk.wire.startup import PROTOCOL_3_0, CancelRequest, GSSENCRequest, SSLRequest, StartupMessage
+from pgtrunk_gateway.auth import ClientExchange, Derivation, LoginLimiter, LoginPolicy, Plain, ScramKeys, Userlist
+from pgtrunk_gateway.cancel.keys import CancelKey
+from pgtrunk_gateway.config.settings import Config, DatabaseConfig
+from pgtrunk_gateway.errors import BackendUnavailable, GatewayError
+from pgtrunk_gateway.relay.context import Context
+from pgtrunk_gateway.relay.session import Session
+from pgtrunk_gateway.session.state import State
+from pgtrunk_gateway.session.statements import Catalogue
+
+PARAMETERS = {"client_encoding": "UTF8", "DateStyle": "ISO, MDY", "application_name": "", "server_version": "18.0"}
+USERS = Userlist({"app": Plain("secret")})
+
+
+class Greeter:
+    """A pool, as far as a login is concerned."""
+
+    def __init__(self) -> None:
+        self.error: GatewayError | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def greet(self) -> dict[str, str]:
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return PARAMETERS
+
+
+class Cancels(FakeCancels):
+    def __init__(self) -> None:
+        super().__init__()
+        self.served: list[object] = []
+        self.keys: list[CancelKey] = []
+
+    def register(self, session: object) -> CancelKey:
+        key = CancelKey(77, b"abcd")
+        self.keys.append(key)
+        return key
+
+    def forget(self, key: CancelKey) -> None:
+        self.keys.remove(key)
+
+    async def serve(self, request: object) -> None:
+        self.served.append(request)
+
+
+class Lobby:
+    """A gateway for one session that logs in."""
+
+    def __init__(self, *, auth_type: Any = "trust", users: Userlist | None = None, **config: Any) -> None:
+        self.pool = Greeter()
+        self.cancels = Cancels()
+        self.deriving = asyncio.Event()
+        self.deriving.set()
+        self.context = Context(
+            config=Config(databases={"shop": DatabaseConfig(name="shop")}, **config),
+            catalogue=Catalogue(),
+            policy=LoginPolicy(auth_type=auth_type, userlist=users, mock_key=b"m" * 32),
+            limiter=LoginLimiter(2, 60),
+            cancels=self.cancels,
+            derive=self._derive,
+            pool=cast("Any", lambda entry, user: self.pool),
+            random=lambda size: bytes(range(size)),
+        )
+        self.transport = FakeTransport(peername=("192.0.2.1", 40000))
+        self.session = Session(self.context, "tcp")
+        self.session.connection_made(self.transport)
+
+    async def _derive(self, derivation: Derivation) -> ScramKeys:
+        await self.deriving.wait()
+        return derivation.run()
+
+    async def settle(self) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    async def send(self, data: bytes) -> bytes:
+        """Sends, and gives what came back."""
+        if self.session.state is not State.CLOSED:
+            self.session.data_received(data)
+        await self.settle()
+        return self.transport.take()
+
+    async def startup(self, **parameters: str) -> bytes:
+        packet = StartupMessage(parameters={"user": "app", "database": "shop", **parameters})
+        return await self.send(packet.encode())
+
+    async def end(self) -> None:
+        """The connection is over: nothing of the session may be left."""
+        self.session.connection_lost(None)
+        await self.settle()
+        assert self.context.sessions == set()
+        assert self.context.admitted == 0
+        assert self.cancels.keys == []
+
+
+def kinds(data: bytes) -> str:
+    return "".join(chr(kind) for kind, _, _ in messages(data))
+
+
+def error(data: bytes) -> server.ErrorFields:
+    """The only message in ``data``, or the last."""
+    *_, (kind, start, end) = messages(data)
+    assert chr(kind) == "E"
+    return server.parse_error(data[start + 5 : end])
+
+
+async def test_a_welcome_has_everything_in_postgres_order() -> None:
+    lobby = Lobby()
+    welcome = await lobby.startup(application_name="shop-7", datestyle="German")
+    assert kinds(welcome) == "RSSSSKZ"
+    reported = [server.parse_parameter_status(welcome[s + 5 : e]) for k, s, e in messages(welcome) if k == ord("S")]
+    assert dict(reported) == {**PARAMETERS, "application_name": "shop-7", "DateStyle": "German"}
+    assert server.backend_key_data(77, b"abcd") in welcome
+    assert lobby.session.state is State.IDLE
+    assert lobby.context.admitted == 1
+    await lobby.end()
+
+
+async def test_the_first_query_may_come_with_the_startup_packet() -> None:
+    lobby = Lobby()
+    packet = StartupMessage(parameters={"user": "app", "database": "shop"}).encode()
+    welcome = await lobby.send(packet + client.TERMINATE_MESSAGE)
+    assert kinds(welcome).endswith("KZ")
+    assert lobby.session.state is State.CLOSED
+    await lobby.end()
+
+
+async def test_octet_by_octet() -> None:
+    lobby = Lobby()
+    packets = SSLRequest().encode() + StartupMessage(parameters={"user": "app", "database": "shop"}).encode()
+    received = b""
+    for at in range(len(packets)):
+        received += await lobby.send(packets[at : at + 1])
+    assert received[:1] == b"N"
+    assert kinds(received[1:]) == "RSSSSKZ"
+    await lobby.end()
+
+
+async def test_encryption_is_declined_once_of_each_kind() -> None:
+    lobby = Lobby()
+    assert await lobby.send(GSSENCRequest().encode()) == b"N"
+    assert await lobby.send(SSLRequest().encode()) == b"N"
+    assert error(await lobby.send(SSLRequest().encode())).sqlstate == "08P01"
+    await lobby.end()
+
+
+async def test_a_newer_protocol_and_its_options_are_negotiated_down() -> None:
+    lobby = Lobby()
+    packet = StartupMessage(3 << 16 | 2, {"user": "app", "database": "shop"}, {"_pq_.stream": "on"})
+    answer = await lobby.send(packet.encode())
+    assert answer.startswith(server.negotiate_protocol(PROTOCOL_3_0, ["_pq_.stream"]))
+    assert kinds(answer) == "vRSSSSKZ"
+    await lobby.end()
+
+
+async def test_a_cancel_request_is_served_and_no_session() -> None:
+    lobby = Lobby()
+    assert await lobby.send(CancelRequest(7, b"1234").encode()) == b""
+    assert lobby.cancels.served == [CancelRequest(7, b"1234")]
+    assert lobby.transport.closing
+    await lobby.end()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sqlstate", "words"),
+    [
+        ({"user": ""}, "28000", "no user name"),
+        ({"database": "shoe"}, "3D000", "no such database: shoe"),
+        ({"replication": "database"}, "0A000", "replication"),
+        ({"work_mem": "1GB"}, "0A000", "unsupported startup parameter: work_mem"),
+        ({"options": "-c work_mem=1GB"}, "0A000", "unsupported startup parameter: options"),
+    ],
+)
+async def test_startup_packets_that_are_refused(parameters: dict[str, str], sqlstate: str, words: str) -> None:
+    lobby = Lobby()
+    refused = error(await lobby.startup(**parameters))
+    assert (refused.severity, refused.sqlstate) == ("FATAL", sqlstate)
+    assert words in refused.message
+    assert lobby.transport.closing
+    assert lobby.context.counters.refused == 1
+    await lobby.end()
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\0\0\0\1", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x08\0\2\0\0", b"\x16\x03\x01\x02\0\1"]
+)
+async def test_what_is_no_startup_packet(garbage: bytes) -> None:
+    lobby = Lobby()
+    assert error(await lobby.send(garbage)).sqlstate == "08P01"
+    assert lobby.transport.closing
+    await lobby.end()
+
+
+async def test_ignored_parameters_are_dropped() -> None:
+    lobby = Lobby(ignore_startup_parameters=("extra_float_digits",))
+    assert kinds(await lobby.startup(extra_float_digits="3")).endswith("Z")
+    await lobby.end()
+
+
+async def test_no_more_than_max_client_conn() -> None:
+    lobby = Lobby(max_client_conn=0)
+    refused = error(await lobby.startup())
+    assert (refused.sqlstate, refused.detail) == ("53300", "max_client_conn = 0.")
+    await lobby.end()
+
+
+async def test_a_gateway_that_drains_takes_nobody() -> None:
+    lobby = Lobby()
+    lobby.context.draining = True
+    assert error(await lobby.startup()).sqlstate == "57P03"
+    await lobby.end()
+
+
+async def test_a_server_that_cannot_be_reached_is_told_at_login() -> None:
+    lobby = Lobby()
+    lobby.pool.error = BackendUnavailable("cannot connect to the server at 127.0.0.1:5432: refused")
+    assert error(await lobby.startup()).sqlstate == "08001"
+    await lobby.end()
+
+
+async def test_a_client_that_says_nothing_is_not_waited_for_any_longer_than_told() -> None:
+    lobby = Lobby(client_login_timeout=0.01)
+    await until(lambda: lobby.transport.closing)
+    refused = error(lobby.transport.take())
+    assert (refused.sqlstate, refused.detail) == ("57014", "client_login_timeout = 0.01 s.")
+    await lobby.end()
+
+
+# -- SCRAM -----------------------------------------------------------------------------------------------------------
+
+
+async def scram(lobby: Lobby, password: str, user: str = "app") -> bytes:
+    """Logs in with SCRAM -> the last that the gateway says."""
+    exchange = ClientExchange(nonce=b"n" * 18)
+    assert kinds(await lobby.startup(user=user)) == "R"
+    challenge = await lobby.send(client.sasl_initial_response("SCRAM-SHA-256", exchange.first()))
+    derivation = exchange.challenge(challenge[9:], password)
+    return await lobby.send(client.sasl_response(exchange.final(derivation.run())))
+
+
+async def test_scram() -> None:
+    lobby = Lobby(auth_type="scram-sha-256", users=USERS)
+    assert kinds(await scram(lobby, "secret")) == "RRSSSSKZ"
+    await lobby.end()
+
+
+@pytest.mark.parametrize(("user", "password"), [("app", "wrong"), ("nobody", "secret")])
+async def test_a_wrong_password_and_an_unknown_user_are_told_the_same(user: str, password: str) -> None:
+    lobby = Lobby(auth_type="scram-sha-256", users=USERS)
+    refused = error(await scram(lobby, password, user))
+    assert refused == server.ErrorFields("FATAL", "28P01", "SASL authentication failed")
+    await lobby.end()
+
+
+async def test_an_address_that_failed_too_often_must_wait() -> None:
+    lobby = Lobby(auth_type="scram-sha-256", users=USERS)
+    for _ in range(2):
+        lobby.context.limiter.failed("192.0.2.1", asyncio.get_running_loop().time())
+    refused = error(await lobby.startup())
+    assert refused.sqlstate == "28000"
+    assert "login_failure_limit" in refused.detail
+    await lobby.end()
+
+
+async def test_leaving_instead_of_proving_and_saying_something_else() -> None:
+    for said in (client.TERMINATE_MESSAGE, client.query(b"select 1")):
+        lobby = Lobby(auth_type="scram-sha-256", users=USERS)
+        await lobby.startup()
+        await lobby.send(said)
+        assert lobby.session.state is State.CLOSED
+        await lobby.end()
+
+
+# -- ends ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_client_that_is_gone_leaves_nothing_wherever_its_login_was() -> None:
+    """Ends it at each point where it can be waiting."""
+    for point in ("startup packet", "first message", "derivation", "server"):
+        lobby = Lobby(auth_type="scram-sha-256", users=USERS)
+        if point == "derivation":
+            lobby.deriving.clear()
+        if point == "server":
+            lobby.pool.gate.clear()
+        exchange = ClientExchange(nonce=b"n" * 18)
+        if point != "startup packet":
+            await lobby.startup()
+        if point in ("derivation", "server"):
+            challenge = await lobby.send(client.sasl_initial_response("SCRAM-SHA-256", exchange.first()))
+            derivation = exchange.challenge(challenge[9:], "secret")
+            await lobby.send(client.sasl_response(exchange.final(derivation.run())))
+        assert lobby.session.state is State.LOGIN, point
+        await lobby.end()
+        assert len(asyncio.all_tasks()) == 1, point
+
+
+async def test_a_login_that_is_stopped_by_the_gateways_end() -> None:
+    lobby = Lobby()
+    lobby.pool.gate.clear()
+    await lobby.startup()
+    lobby.session.end_if_idle()
+    assert error(lobby.transport.take()).sqlstate == "57P01"
+    await lobby.end()
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_client_that_floods_before_it_is_read_is_stopped() -> None:
+    lobby = Lobby(auth_type="scram-sha-256", users=USERS)
+    lobby.deriving.clear()
+    exchange = ClientExchange(nonce=b"n" * 18)
+    await lobby.startup()
+    await lobby.send(client.sasl_initial_response("SCRAM-SHA-256", exchange.first()))
+    lobby.session.data_received(bytes(100_000))
+    assert lobby.transport.paused
+    lobby.deriving.set()
+    await until(lambda: lobby.transport.closing)
+    await lobby.end()
