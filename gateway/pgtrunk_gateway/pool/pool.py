@@ -99,7 +99,9 @@ class Pool:
         if not self.idle or self.waiting:
             return None
         backend = self.idle.pop()
-        backend.lease_to(holder)
+        # As lease_to does.
+        backend.holder = holder
+        backend.lease += 1
         self.counters.leases += 1
         return backend
 
@@ -121,7 +123,7 @@ class Pool:
     def _give(self, backend: Backend) -> None:
         """A backend is free: to the first who wants it, or to the idle ones."""
         backend.idle_since = now = self._loop.time()
-        if self._closed or now >= self._expires(backend):
+        if self._closed or (now >= backend.expires and now >= self._expires(backend)):
             backend.close(backend.retired or ("pool closed" if self._closed else "server lifetime over"))
             return
         while self.waiting:

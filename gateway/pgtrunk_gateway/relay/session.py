@@ -111,11 +111,13 @@ class Session(Lifecycle):
             out = settings + out
         if out:
             backend.transport.write(out)
+        if shape:
+            # The backend answers all of it, and nothing else comes with it.
+            return
         queue = replies.queue
         if queue and queue[0].given and (answers := replies.take_given()):
             self.transport.write(answers)
-        if not shape:
-            self._sent(backend)
+        self._sent(backend)
 
     def _sent(self, backend: Backend) -> None:
         # What only a request of several messages can have brought.

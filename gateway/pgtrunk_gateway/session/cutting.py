@@ -12,9 +12,11 @@ __all__ = ["Cutting"]
 class Cutting:
     """The state between two chunks, and the cuts made in the one that is being read."""
 
-    __slots__ = ("_carry", "_cut", "_dropping", "_need", "_out")
+    __slots__ = ("_carry", "_cut", "_dropping", "_need", "_out", "partial")
 
     def __init__(self) -> None:
+        self.partial = False
+        """A message has come in part: one of the next two."""
         self._carry = b""
         """Held back."""
         self._need = 0
@@ -25,13 +27,9 @@ class Cutting:
         """The pieces of this chunk up to the last cut, and how far that was."""
         self._cut = 0
 
-    @property
-    def partial(self) -> bool:
-        """A message has come in part."""
-        return bool(self._need or self._carry)
-
     def _rest(self, data: bytes, pos: int, size: int) -> bytes:
         # Hold back a partial header or a partial message that matters; count what is missing of one that passes.
+        self.partial = pos != size
         if pos > size:
             self._need = pos - size
             pos = size

@@ -175,28 +175,30 @@ class Replies(Cutting):
         Hot, and plain for it: in a batch without anything hidden or made, only ReadyForQuery and a few others matter,
         and the rest is hopped over.
         """
-        if self._carry:
-            data = self._carry + data
-            self._carry = b""
-        size = len(data)
-        pos = self._need
-        if pos:
-            if pos > size:
-                self._need = pos - size
+        pos = 0
+        if self.partial:
+            if self._carry:
+                data = self._carry + data
+                self._carry = b""
+            pos = self._need
+            if pos > len(data):
+                self._need = pos - len(data)
                 return b"" if self._dropping else data
             self._need = 0
+            self.partial = False
             if self._dropping:
                 self._dropping = False
                 self._cut = pos
+        size = len(data)
         queue = self.queue
         plain = bool(queue) and queue[0].plain
         head, watched, last = HEAD, _WATCHED, size - 5
         while pos <= last:
             kind, length = head(data, pos)
-            if plain and not watched[kind]:
-                pos += length + 1
-                continue
             end = pos + length + 1
+            if plain and not watched[kind]:
+                pos = end
+                continue
             if plain and kind == _COMPLETE:
                 # DISCARD ALL and DEALLOCATE ALL are known by the length of their tags first.
                 if length != 16 and length != 19:
@@ -214,6 +216,8 @@ class Replies(Cutting):
                 queue.popleft()
                 self.status = data[pos + 5]
                 self.copying = False
+                if end == size and not queue and not self._cut and not self._out:
+                    return data
                 if queue and queue[0].given:
                     self._insert(data, end, self.take_given())
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Final
 
 from pgtrunk.wire.framing import HEAD, HEADER_SIZE
@@ -13,13 +14,11 @@ OTHER: Final = 0
 QUERY: Final = 1
 EXECUTION: Final = 2
 
-_SYNC: Final = SYNC_MESSAGE
-_EXECUTE_UNNAMED: Final = b"E\0\0\0\x09\0"
-_DESCRIBE_UNNAMED: Final = b"D\0\0\0\x06P\0"
-_TAIL: Final = 15
-"""Octets of Execute of the unnamed portal, with Sync."""
-_LONG_TAIL: Final = 22
-"""The same with Describe of that portal ahead."""
+_DESCRIBE: Final = b"D\0\0\0\x06P\0"
+"""Of the unnamed portal."""
+_tail = Struct("!6s4x5s").unpack_from
+_TAIL: Final = (b"E\0\0\0\x09\0", SYNC_MESSAGE)
+"""Execute of the unnamed portal, whatever its limit of rows, and Sync: 15 octets."""
 _BIND: Final = ord("B")
 _QUERY: Final = ord("Q")
 
@@ -34,16 +33,14 @@ def shape_of(data: bytes) -> int:
     kind, length = HEAD(data, 0)
     if kind == _QUERY:
         return QUERY if length + 1 == size else OTHER
-    if (
-        kind == _BIND
-        and (
-            length == size - _TAIL - 1
-            or (length == size - _LONG_TAIL - 1 and data[-_LONG_TAIL:-_TAIL] == _DESCRIBE_UNNAMED)
-        )
-        and data[5] == 0
-        and data[6]
-        and data[-_TAIL : 6 - _TAIL] == _EXECUTE_UNNAMED
-        and data[-5:] == _SYNC
-    ):
-        return EXECUTION
+    if kind == _BIND and length > 6:
+        # What follows Bind, and Bind's type octet.
+        rest = size - length
+        if (
+            (rest == 16 or (rest == 23 and data[-22:-15] == _DESCRIBE))
+            and data[5] == 0
+            and data[6]
+            and _tail(data, size - 15) == _TAIL
+        ):
+            return EXECUTION
     return OTHER
