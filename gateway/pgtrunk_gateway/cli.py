@@ -96,11 +96,15 @@ def _running(path: str) -> int | None:
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             pid = int(file.read())
-        if pid <= 0:
-            return None
+    except (FileNotFoundError, ValueError):
+        return None
+    if pid <= 0:
+        return None
+    try:
         os.kill(pid, 0)
-    except (FileNotFoundError, ProcessLookupError, ValueError, OverflowError):
+    except (ProcessLookupError, OverflowError):
         return None
     except PermissionError:
+        # It runs, and is somebody else's.
         pass
     return pid
