@@ -18,6 +18,7 @@ class Holder(Protocol):
 
     def offer(self, backend: Backend) -> bool:
         """Hands ``backend`` over -> False where the session does not wait any more, and somebody else shall have it."""
+        ...
 
     def refuse(self, error: GatewayError) -> None:
         """The session, which waits, gets no backend."""
@@ -25,6 +26,7 @@ class Holder(Protocol):
     @property
     def relay(self) -> Callable[[bytes], None]:
         """Takes bytes from the backend."""
+        ...
 
     def settled(self) -> None:
         """Nothing is owed to the session any more; it may give the backend back."""

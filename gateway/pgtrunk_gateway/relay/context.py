@@ -27,6 +27,7 @@ class Cancels(Protocol):
 
     def register(self, session: Cancellable) -> CancelKey:
         """A key for ``session``, until :meth:`forget`."""
+        ...
 
     def forget(self, key: CancelKey) -> None: ...
 
