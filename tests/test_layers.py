@@ -29,7 +29,8 @@ CLIENT: Final = (
     ("pgtrunk.trunk",),
     ("pgtrunk.asyncpg_adapter",),
     ("pgtrunk.manager",),
-    ("pgtrunk.certs", "pgtrunk.ping"),
+    ("pgtrunk.sidecar",),
+    ("pgtrunk.background", "pgtrunk.certs", "pgtrunk.ping"),
     ("pgtrunk.cli",),
 )
 GATEWAY: Final = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pgtrunk.errors import (
     AcquireTimeout,
     CertificateError,
@@ -18,7 +20,11 @@ from pgtrunk.errors import (
 from pgtrunk.manager import StreamManager
 from pgtrunk.telemetry import TrunkStats
 
+if TYPE_CHECKING:
+    from pgtrunk.background import BackgroundTrunk
+
 __all__ = [
+    "BackgroundTrunk",
     "StreamManager",
     "TrunkStats",
     # errors
@@ -34,3 +40,12 @@ __all__ = [
     "TrunkError",
     "UsageError",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # What it needs beyond the rest, threads and temporary folders, is imported by those who use it.
+    if name == "BackgroundTrunk":
+        from pgtrunk.background import BackgroundTrunk
+
+        return BackgroundTrunk
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,6 +18,7 @@ import asyncpg
 from pgtrunk.dsn import check_session_arguments
 from pgtrunk.errors import LoginTimeout, UsageError
 from pgtrunk.refusal import Limit, seconds
+from pgtrunk.trunk import CANCEL_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,10 +26,7 @@ if TYPE_CHECKING:
     from pgtrunk.address import Address
     from pgtrunk.trunk import Trunk
 
-__all__ = ["CANCEL_TIMEOUT", "AsyncpgAdapter", "keep_session"]
-
-CANCEL_TIMEOUT = 10.0
-"""Seconds that a CancelRequest may take, the wait for its stream included. asyncpg itself would wait for ever."""
+__all__ = ["AsyncpgAdapter", "keep_session"]
 
 CONNECT_TIMEOUT = 60.0
 """asyncpg's own default for ``timeout``."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pgtrunk import certs, ping
 from pgtrunk.errors import PgtrunkError
+from pgtrunk.sidecar import command as sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     certs.register(subparsers)
     ping.register(subparsers)
+    sidecar.register(subparsers)
     return parser
 
 

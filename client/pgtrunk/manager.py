@@ -11,7 +11,7 @@ from pgtrunk.address import Address
 from pgtrunk.allocation import Rules
 from pgtrunk.errors import TrunkClosed, UsageError
 from pgtrunk.refusal import Limit
-from pgtrunk.trunk import Trunk
+from pgtrunk.trunk import CANCEL_TIMEOUT, Trunk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pgtrunk.asyncpg_adapter import AsyncpgAdapter
     from pgtrunk.connection import Connection
     from pgtrunk.telemetry import TrunkStats
+    from pgtrunk.trunk import Opened
 
 __all__ = ["StreamManager"]
 
@@ -149,10 +150,20 @@ class StreamManager:
 
         It counts as a session, from now until ``connection_lost``. Raises as `connect` does, less asyncpg's errors.
         """
-        trunk = self._open_trunk()
-        deadline = trunk.loop.time() + self._acquire_timeout
-        opened = await trunk.open_stream(factory, Limit("acquire_timeout", self._acquire_timeout, deadline))
+        opened = await self.open_numbered(factory)
         return opened.transport, opened.protocol
+
+    async def open_numbered(self, factory: Callable[[], P], *, link: int | None = None) -> Opened[P]:
+        """The same, and tells the number of the QUIC connection; given as ``link``, it is where a cancel has to go.
+
+        A cancel is outside the cap, or it would wait for the very query that it is to end. It may take `CANCEL_TIMEOUT`
+        in all; `SessionLost` where that connection is gone.
+        """
+        trunk = self._open_trunk()
+        name, value = (
+            ("acquire_timeout", self._acquire_timeout) if link is None else ("the time for a cancel", CANCEL_TIMEOUT)
+        )
+        return await trunk.open_stream(factory, Limit(name, value, trunk.loop.time() + value), link=link)
 
     def stats(self) -> TrunkStats:
         """Returns what the trunk is doing and what it has done; after `close` too."""

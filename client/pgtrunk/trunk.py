@@ -29,12 +29,15 @@ if TYPE_CHECKING:
     from pgtrunk.decisions import Decision
     from pgtrunk.link import Slot
 
-__all__ = ["Opened", "Trunk"]
+__all__ = ["CANCEL_TIMEOUT", "Opened", "Trunk"]
 
 logger = logging.getLogger("pgtrunk")
 
 CLOSE_TIMEOUT = 3.0
 """Seconds that closing waits at most. A closed QUIC connection answers late packets for three probe timeouts."""
+
+CANCEL_TIMEOUT = 10.0
+"""Seconds that a CancelRequest may take, the wait for its stream included. asyncpg itself would wait for ever."""
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 

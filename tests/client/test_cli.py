@@ -30,7 +30,7 @@ def test_help_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     commands = re.findall(r"^    (\w+) ", capsys.readouterr().out, re.MULTILINE)
-    assert commands == ["certs", "ping"]
+    assert commands == ["certs", "ping", "sidecar"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["ping"]])

@@ -1,0 +1,156 @@
+"""`pgtrunk sidecar`: listens, says so, and ends by a signal.
+
+SIGTERM takes no new drivers and waits for those there are, at most ``--shutdown-timeout``; a second one waits for
+nothing, and neither does SIGINT. Either way the exit code is 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from pgtrunk.errors import UsageError
+from pgtrunk.manager import StreamManager
+from pgtrunk.sidecar.endpoint import parse_endpoint
+from pgtrunk.sidecar.loops import run
+from pgtrunk.sidecar.server import Sidecar
+
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["register"]
+
+logger = logging.getLogger("pgtrunk.sidecar")
+
+EPILOG = (
+    "Signals: SIGTERM takes no new drivers and waits for those there are, SIGINT waits for nothing; twice: now. "
+    "Exit codes: 0 ended by a signal; 1 a place or a certificate file cannot be used; 2 the command line is wrong."
+)
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command to those of `pgtrunk`."""
+    parser = subparsers.add_parser(
+        "sidecar",
+        help="listen locally for drivers of any language, and carry each as a stream to a gateway",
+        epilog=EPILOG,
+    )
+    parser.add_argument("gateway", metavar="HOST[:PORT]", help="the gateway, port 6432 unless given")
+    _add_listening(parser)
+    _add_trunk(parser)
+    _add_certificates(parser)
+    volume = parser.add_mutually_exclusive_group()
+    volume.add_argument("-q", "--quiet", action="store_true", help="log warnings alone")
+    volume.add_argument("-v", "--verbose", action="store_true", help="log what happens to connections, too")
+    parser.set_defaults(run=_run)
+
+
+def _add_listening(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--listen",
+        metavar="PLACE",
+        action="append",
+        required=True,
+        help="a folder for the unix socket .s.PGSQL.5432 (FOLDER:PORT for another name), or HOST:PORT; may be repeated",
+    )
+    parser.add_argument(
+        "--dangerously-allow-remote-clients",
+        action="store_true",
+        help="listen beyond loopback too: whoever gets there is heard, and what is said is not encrypted",
+    )
+    parser.add_argument(
+        "--shutdown-timeout", metavar="SECONDS", type=float, default=60.0, help="wait of SIGTERM, default: 60"
+    )
+
+
+def _add_trunk(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the trunk")
+    group.add_argument("--connections", metavar="N", type=int, default=4, help="QUIC connections at most, default: 4")
+    group.add_argument(
+        "--streams-per-connection", metavar="N", type=int, default=100, help="sessions on each at most, default: 100"
+    )
+    group.add_argument(
+        "--acquire-timeout", metavar="SECONDS", type=float, default=10.0, help="wait for a stream, default: 10"
+    )
+    group.add_argument(
+        "--connect-timeout", metavar="SECONDS", type=float, default=5.0, help="for a QUIC connection, default: 5"
+    )
+    group.add_argument(
+        "--congestion-floor", metavar="N", type=int, default=0, help="datagrams that losses never take, default: 0"
+    )
+
+
+def _add_certificates(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("certificates")
+    group.add_argument(
+        "--ca", metavar="FILE", help="CAs that the gateway's certificate must lead to (default: the system's)"
+    )
+    group.add_argument("--cert", metavar="FILE", help="client certificate")
+    group.add_argument("--key", metavar="FILE", help="its key")
+    group.add_argument("--server-name", metavar="NAME", help="name that the certificate must carry (default: HOST)")
+    group.add_argument("--dangerously-skip-certificate-verification", action="store_true", help="trust whoever answers")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    level = logging.WARNING if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("pgtrunk").setLevel(level)
+    if not 0 <= arguments.shutdown_timeout < float("inf"):
+        raise UsageError(f"--shutdown-timeout {arguments.shutdown_timeout:g}: seconds are needed, and not for ever")
+    run(_serve(arguments))
+    return 0
+
+
+def _manager(arguments: argparse.Namespace) -> StreamManager:
+    return StreamManager(
+        arguments.gateway,
+        connections=arguments.connections,
+        streams_per_connection=arguments.streams_per_connection,
+        acquire_timeout=arguments.acquire_timeout,
+        connect_timeout=arguments.connect_timeout,
+        ca_file=arguments.ca,
+        server_name=arguments.server_name,
+        cert_file=arguments.cert,
+        key_file=arguments.key,
+        dangerously_skip_certificate_verification=arguments.dangerously_skip_certificate_verification,
+        congestion_floor=arguments.congestion_floor,
+    )
+
+
+async def _serve(arguments: argparse.Namespace) -> None:
+    endpoints = [parse_endpoint(text) for text in arguments.listen]
+    signals = _signals()
+    async with (
+        _manager(arguments) as manager,
+        Sidecar(manager, endpoints, allow_remote=arguments.dangerously_allow_remote_clients) as sidecar,
+    ):
+        places = " and ".join(map(str, sidecar.endpoints))
+        logger.info("listening at %s, for the gateway %s", places, arguments.gateway)
+        first = await signals.get()
+        sidecar.stop_accepting()
+        if first == signal.SIGTERM and sidecar.sessions:
+            logger.info("waiting for %d sessions, at most %g s", sidecar.sessions, arguments.shutdown_timeout)
+            await _drain(sidecar, signals, arguments.shutdown_timeout)
+        logger.info("shutting down, %d sessions are left", sidecar.sessions)
+
+
+def _signals() -> asyncio.Queue[int]:
+    loop = asyncio.get_running_loop()
+    signals: asyncio.Queue[int] = asyncio.Queue()
+    # Windows has no such handlers; Ctrl-C ends asyncio.run there, and the sidecar with it.
+    if sys.platform != "win32":
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signum, signals.put_nowait, signum)
+    return signals
+
+
+async def _drain(sidecar: Sidecar, signals: asyncio.Queue[int], timeout: float) -> None:
+    waits = [asyncio.ensure_future(sidecar.wait_drained()), asyncio.ensure_future(signals.get())]
+    try:
+        await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
