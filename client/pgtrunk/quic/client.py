@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import ssl
+import sys
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -142,6 +143,9 @@ class ClientConnection(asyncio.DatagramProtocol):
         self.on_lost: Callable[[BaseException], None] | None = None
         self._family, self._kind, self._proto, _, self._address = address
         self._peer = show(self._address)
+        # A connected socket needs no address, and BSDs refuse one; but Windows' event loop does not see that it is
+        # connected.
+        self._to = self._address if sys.platform == "win32" else None
         self._loop = asyncio.get_running_loop()
         self._wire: asyncio.DatagramTransport | None = None
         self._closed: asyncio.Future[None] = self._loop.create_future()
@@ -274,7 +278,7 @@ class ClientConnection(asyncio.DatagramProtocol):
 
     def _send(self, data: bytes, addr: Any) -> None:
         if self._wire is not None and not self._wire.is_closing():
-            self._wire.sendto(data)
+            self._wire.sendto(data, self._to)
 
     def _on_driver_credit(self, driver: ConnectionDriver) -> None:
         if self.on_credit is not None:

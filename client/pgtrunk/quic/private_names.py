@@ -54,7 +54,7 @@ REQUIRED: Mapping[str, str] = {
         "_local_max_stream_data_bidi_local _local_max_stream_data_bidi_remote _local_max_stream_data_uni "
         "_local_max_streams_bidi _local_max_streams_uni _local_next_stream_id_bidi _logger _loss "
         "_max_datagram_size _network_paths _on_connection_limit_delivery _on_new_connection_id_delivery "
-        "_pacing_at _parse_transport_parameters _payload_received _ping_pending _probe_pending "
+        "_pacing_at _packet_number _parse_transport_parameters _payload_received _ping_pending _probe_pending "
         "_remote_ack_delay_exponent _remote_active_connection_id_limit _remote_max_data _remote_max_data_used "
         "_remote_max_stream_data_bidi_local _remote_max_stream_data_bidi_remote _remote_max_streams_bidi "
         "_replenish_connection_ids _retire_connection_ids _serialize_transport_parameters _spaces _spin_bit "
@@ -98,6 +98,8 @@ REQUIRED: Mapping[str, str] = {
         "remaining_flight_space start_frame start_packet"
     ),
     "aioquic.quic.packet_builder:QuicSentPacket": "delivery_handlers in_flight is_ack_eliciting",
+    "aioquic.quic.crypto:CryptoPair": "_update_key decrypt_packet recv send",
+    "aioquic.quic.crypto:CryptoContext": "decrypt_packet is_valid",
     "aioquic.tls:Context": (
         "_build_session_ticket _certificate_request _client_handle_certificate_verify _peer_certificate "
         "_peer_certificate_chain _psk_key_exchange_mode _receive_buffer _request_client_certificate "
@@ -112,7 +114,7 @@ REQUIRED: Mapping[str, str] = {
 def _examples() -> Mapping[str, Callable[[], Any]]:
     """How to get an instance of each class of ``REQUIRED``: most attributes are set by initializers only."""
     from aioquic import tls
-    from aioquic.quic import connection, packet_builder, recovery, stream
+    from aioquic.quic import connection, crypto, packet_builder, recovery, stream
     from aioquic.quic.configuration import QuicConfiguration
     from aioquic.quic.congestion.reno import RenoCongestionControl
     from aioquic.quic.packet import QuicPacketType
@@ -142,6 +144,8 @@ def _examples() -> Mapping[str, Callable[[], Any]]:
         "RenoCongestionControl": lambda: RenoCongestionControl(max_datagram_size=1200),
         "QuicPacketBuilder": builder,
         "QuicSentPacket": sent,
+        "CryptoPair": crypto.CryptoPair,
+        "CryptoContext": crypto.CryptoContext,
         "Context": lambda: tls.Context(is_client=True),
     }
 

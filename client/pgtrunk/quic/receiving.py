@@ -51,6 +51,7 @@ class Receiving(Acknowledging):
         self.heard_at = 0.0
         """When the last genuine packet came."""
         self._is_settled = False
+        self._old_keys_until = 0.0
         handlers: dict[int, tuple[Any, frozenset[Epoch]]] = self._QuicConnection__frame_handlers  # type: ignore[attr-defined]
         self._handlers = {number: handler for number, (handler, epochs) in handlers.items() if Epoch.ONE_RTT in epochs}
 
@@ -90,6 +91,8 @@ class Receiving(Acknowledging):
             return
         if number in space.received_packets:
             return
+        if self._app_crypto.remembers:
+            self._age_old_keys(now)
         if header[0] & 0x18:
             self.close(QuicErrorCode.PROTOCOL_VIOLATION, QuicFrameType.PADDING, "Reserved bits must be zero")
             return
@@ -119,6 +122,14 @@ class Receiving(Acknowledging):
         space.received_packets.add(number)
         if len(space.ack_queue) > MAX_ACK_RANGES:
             space.ack_queue.shift()
+
+    def _age_old_keys(self, now: float) -> None:
+        """Three probe timeouts after a renewal no packet of the old keys is under way any more."""
+        if not self._old_keys_until:
+            self._old_keys_until = now + 3 * self._loss.get_probe_timeout()
+        elif now >= self._old_keys_until:
+            self._old_keys_until = 0.0
+            self._app_crypto.forget_before()
 
     # -- frames
 

@@ -22,6 +22,7 @@ from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilderStop
 from aioquic.tls import Epoch
 
 from .acks import Acknowledging
+from .keys import PACKETS_PER_KEY
 from .recovery import BytePacer, FlooredReno
 from .stream import NEVER, Stream
 
@@ -65,6 +66,7 @@ class Sending(Acknowledging):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._acks_alone = 0
+        self._renew_keys_at = PACKETS_PER_KEY
         self._limits_due = False
         size = self.limits.max_datagram_size
         self._loss._cc = FlooredReno(max_datagram_size=size, floor=self.limits.congestion_floor)
@@ -84,6 +86,9 @@ class Sending(Acknowledging):
         crypto, packet_type = self._application_keys()
         if crypto is None:
             return
+        if self._packet_number >= self._renew_keys_at and self._handshake_confirmed:
+            self._renew_keys_at = self._packet_number + PACKETS_PER_KEY
+            self.request_key_update()
         space = self._app_space
         size = self._max_datagram_size
         while True:
@@ -126,7 +131,7 @@ class Sending(Acknowledging):
         return self._max_datagram_size >> 1
 
     def _application_keys(self) -> tuple[CryptoPair | None, QuicPacketType]:
-        crypto = self._app_crypto
+        crypto: CryptoPair = self._app_crypto
         if crypto.send.is_valid():
             return crypto, QuicPacketType.ONE_RTT
         crypto = self._cryptos[Epoch.ZERO_RTT]

@@ -21,6 +21,7 @@ from aioquic.tls import Epoch
 
 from .flow import ConnectionCredit
 from .hooks import nothing
+from .keys import Keys
 from .stream import NEVER, Stream
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from aioquic import tls
     from aioquic.quic.configuration import QuicConfiguration
-    from aioquic.quic.crypto import CryptoPair
     from aioquic.quic.recovery import QuicPacketSpace
     from aioquic.quic.stream import QuicStream
 
@@ -50,7 +50,7 @@ class StreamTable(QuicConnection):
 
     _streams: dict[int, Stream]  # type: ignore[assignment]
     _events: deque[Any]
-    _app_crypto: CryptoPair
+    _app_crypto: Keys
     _app_crypto_stream: QuicStream
     _app_space: QuicPacketSpace
 
@@ -96,7 +96,7 @@ class StreamTable(QuicConnection):
         """Set up for a first flight. ``make_tls`` may put another TLS context in the place of the new one."""
         super()._initialize(peer_cid)
         # Looked up once: the keys are enum members, whose hash is a Python call, and each packet needs them many times.
-        self._app_crypto = self._cryptos[Epoch.ONE_RTT]
+        self._app_crypto = self._cryptos[Epoch.ONE_RTT] = Keys()
         self._app_crypto_stream = self._crypto_streams[Epoch.ONE_RTT]
         self._app_space = self._spaces[Epoch.ONE_RTT]
         if self._make_tls is not None:
