@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 CA = authority()
 SERVER = CA.issue("gateway", usage=[SERVER_AUTH], names=["localhost", "127.0.0.1", "::1"])
+PATIENCE = 30.0
 KEYS = (b"k" * 32,)
 
 
@@ -54,7 +55,7 @@ class EchoServer:
 
     async def until(self, **expected: int) -> None:
         """Waits until the listener shows these numbers."""
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(PATIENCE):
             while any(getattr(self.listener, name) != value for name, value in expected.items()):  # noqa: ASYNC110  # counters have no event
                 await asyncio.sleep(0.005)
 
@@ -86,7 +87,7 @@ async def echo_server(config: ServerConfig, host: str = "127.0.0.1") -> AsyncIte
         yield EchoServer(listener, accepted)
     finally:
         listener.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await listener.wait_closed()
         assert (listener.connections, listener.half_open, listener.connection_ids, listener.streams) == (0, 0, 0, 0)
         assert config.budget.committed == 0

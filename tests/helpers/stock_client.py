@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from helpers.certificates import Identity
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 class StockClient(QuicConnectionProtocol):
