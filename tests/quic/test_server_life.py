@@ -212,3 +212,19 @@ def test_a_path_is_an_address_and_more() -> None:
     assert path != NetworkPath(("192.0.2.1", 5001), one, b"here")
     assert path != "192.0.2.1"
     assert UdpCounters() == UdpCounters(0, 0, 0)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "*"])
+async def test_an_endpoint_keeps_some_paths_at_hand_and_not_any_number(
+    config: ServerConfig, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgtrunk.quic.udp.MAX_PATHS", 3)
+    async with echo_server(config, host) as server:
+        endpoint: Any = server.listener._endpoints[0]
+        for _ in range(8):
+            async with stock_client(("127.0.0.1", server.port)) as client:
+                assert await client.echo() == b"hello"
+                known = set(map(id, endpoint._paths.values()))
+                assert await client.echo() == b"hello"
+                assert set(map(id, endpoint._paths.values())) == known, "found again, not made again"
+            assert len(endpoint._paths) <= 3

@@ -28,6 +28,10 @@ BATCH = 64
 
 MAX_DATAGRAM = 65535
 
+MAX_PATHS = 4096
+"""Paths that an endpoint keeps at hand. Making one takes longer than finding it, and comparing two alike longer than
+seeing that they are one; but strangers must not make it keep any number of them."""
+
 # Linux's and macOS's numbers, which Python's socket module does not have on every version.
 _IP_PKTINFO: int | None = getattr(socket, "IP_PKTINFO", {"linux": 8, "darwin": 26}.get(sys.platform))
 _IP_PACKET_INFO = Struct("=i4s4s")  # interface, the address to answer from, the address in the packet
@@ -111,6 +115,7 @@ class AddressEndpoint(asyncio.DatagramProtocol):
         self._receive = receive
         self._counters = counters
         self._transport: asyncio.DatagramTransport | None = None
+        self._paths: dict[tuple[Any, ...], Path] = {}
 
     def sockname(self, path: Path) -> tuple[Any, ...]:
         return self.address
@@ -121,7 +126,10 @@ class AddressEndpoint(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: tuple[Any, ...]) -> None:
         self._counters.received += 1
-        self._receive(data, Path(addr, self))
+        path = self._paths.get(addr)
+        if path is None:
+            path = _remember(self._paths, addr, Path(addr, self))
+        self._receive(data, path)
 
     def send(self, data: bytes, path: Path) -> None:
         # On the socket itself: the transport would queue, without a bound, what the kernel does not take.
@@ -152,6 +160,7 @@ class WildcardEndpoint:
         self._receive = receive
         self._counters = counters
         self._loop = loop
+        self._paths: dict[tuple[Any, ...], Path] = {}
         self._buffer = bytearray(MAX_DATAGRAM)
         self._view = memoryview(self._buffer)
         self._is_ipv6 = sock.family == socket.AF_INET6
@@ -179,7 +188,11 @@ class WildcardEndpoint:
             if flags & socket.MSG_TRUNC:
                 continue
             self._counters.received += 1
-            self._receive(bytes(self._view[:size]), Path(peer, self, self._answer_from(control)))
+            key = (peer, *control)
+            path = self._paths.get(key)
+            if path is None:
+                path = _remember(self._paths, key, Path(peer, self, self._answer_from(control)))
+            self._receive(bytes(self._view[:size]), path)
 
     def _answer_from(self, control: list[tuple[int, int, bytes]]) -> bytes:
         for level, kind, data in control:
@@ -199,6 +212,13 @@ class WildcardEndpoint:
     def close(self) -> None:
         self._loop.remove_reader(self._sock)
         self._sock.close()
+
+
+def _remember(paths: dict[tuple[Any, ...], Path], key: tuple[Any, ...], path: Path) -> Path:
+    if len(paths) >= MAX_PATHS:
+        paths.clear()
+    paths[key] = path
+    return path
 
 
 def _ipv4_source(data: bytes) -> bytes:
