@@ -7,6 +7,7 @@ import pytest
 from aioquic import tls
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -95,6 +96,22 @@ def test_a_wrong_certificate_is_refused(case: Refused) -> None:
     with pytest.raises(tls.Alert) as caught:
         verify(chain(case.identity))
     assert type(caught.value) is case.alert
+
+
+def test_a_certificate_of_the_first_version_is_refused() -> None:
+    # Self-signed, until 2126; cryptography does not make such any more, but older openssl does unless told otherwise.
+    first_version = x509.load_pem_x509_certificate(b"""
+-----BEGIN CERTIFICATE-----
+MIIBFjCBvQIUEk289Q9oTXBZD+vu9wDtlTh7Q3gwCgYIKoZIzj0EAwIwDTELMAkG
+A1UEAwwCdjEwIBcNMjYxMTMwMjAzMTUzWhgPMjEyNjExMDYyMDMxNTNaMA0xCzAJ
+BgNVBAMMAnYxMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEbTYFlLn7u3YlygFS
+Y8t3J5Gso05GRP1l+/uHjUG5G85V0Ry5hr1IQmWfM2+HG80iNUF3dLBOs4wOygiP
+7XZpNjAKBggqhkjOPQQDAgNIADBFAiBmTYGRPe0jd9uC8WWLBMDZgGn7bQJ4byvT
+pPaXupq7dgIhAIw/ly7W7cIFKp1O33pmnGetptRb8mFf9LSEw1EB2ERk
+-----END CERTIFICATE-----
+""")
+    with pytest.raises(tls.AlertUnsupportedCertificate, match="version 1"):
+        verify([first_version.public_bytes(Encoding.DER)])
 
 
 def test_no_certificate_is_refused() -> None:

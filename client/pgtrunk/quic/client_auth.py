@@ -100,6 +100,8 @@ def _parse(der: bytes) -> x509.Certificate:
 
 def _check_leaf(leaf: x509.Certificate, at: datetime) -> None:
     """Raises the alert for what the client's own certificate shows by itself."""
+    if leaf.version is not x509.Version.v3:
+        raise tls.AlertUnsupportedCertificate("client certificate is of X.509 version 1, and 3 is needed")
     if at < leaf.not_valid_before_utc:
         raise tls.AlertCertificateExpired(f"client certificate is not valid before {leaf.not_valid_before_utc}")
     if at > leaf.not_valid_after_utc:
@@ -153,8 +155,8 @@ def _ca_may_make_clients(_policy: Policy, _ca: x509.Certificate, usage: x509.Ext
 
 
 # The profile of public web sites (the default of cryptography) wants subject alternative names and key identifiers,
-# which many a private CA does not write: those made by the recipe in PostgreSQL's manual, for one. So this is
-# RFC 5280 itself; unknown critical extensions and name constraints are seen to by the verifier whatever we say.
+# which many a private CA does not write, openssl's defaults for one. So this is RFC 5280 itself. Unknown critical
+# extensions and name constraints are seen to by the verifier, whatever we say.
 _LEAF = ExtensionPolicy.permit_all()
 _CA = (
     ExtensionPolicy.permit_all()
