@@ -134,8 +134,13 @@ class Pool:
                 return
         backend.holder = None
         self.idle.append(backend)
-        if self._timer is None:
+        if self._timer is None or self._is_late(now):
             self._maintain()
+
+    def _is_late(self, now: float) -> bool:
+        # The timer may have been set when there were no more backends than the minimum, for the end of their lifetime.
+        idle, timer = self.limits.idle_timeout, self._timer
+        return idle > 0 and timer is not None and now + idle < timer.when() and len(self.backends) > self.limits.minimum
 
     # -- waiting ends --------------------------------------------------------------------------------------------------
 
@@ -287,9 +292,10 @@ class Pool:
         self.counters.opened += 1
         log.info("S-%d: %s@%s new connection to server (pid=%d)", backend.id, self.key, self.target, backend.pid)
         opened.transport.set_protocol(backend)
+        # Before it is given away: a session whose client does not read has it pause again.
+        opened.transport.resume_reading()
         self._greeted(handshake.parameters)
         self._give(backend)
-        opened.transport.resume_reading()
         if opened.rest:
             backend.data_received(opened.rest)
 
