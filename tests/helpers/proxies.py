@@ -1,0 +1,93 @@
+"""Servers that a gateway meets instead of Postgres: one that lets connections wait, one that never says a word."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Final
+
+__all__ = ["Gate", "gate", "silence"]
+
+_CHUNK: Final = 1 << 16
+
+
+class Gate:
+    """Stands before Postgres. While it is shut, new connections are accepted and not carried on."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = host, port
+        self.port = 0
+        self.waiting = 0
+        """Connections before the shut gate."""
+        self._opened = asyncio.Event()
+        self._opened.set()
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    def shut(self) -> None:
+        self._opened.clear()
+
+    def open(self) -> None:
+        self._opened.set()
+
+    def cut(self) -> None:
+        """Ends all connections without a word."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.waiting += 1
+        try:
+            await self._opened.wait()
+        finally:
+            self.waiting -= 1
+        there, back = await asyncio.open_connection(*self._target)
+        self._writers |= {writer, back}
+        try:
+            await asyncio.gather(self._carry(reader, back), self._carry(there, writer))
+        finally:
+            self._writers -= {writer, back}
+
+    @staticmethod
+    async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(_CHUNK):
+                writer.write(data)
+                await writer.drain()
+        with contextlib.suppress(OSError):
+            writer.close()
+            await writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def gate(host: str, port: int) -> AsyncIterator[Gate]:
+    """A `Gate` before the server at ``host`` and ``port``, open at first."""
+    proxy = Gate(host, port)
+    tasks: set[asyncio.Task[None]] = set()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(proxy.serve(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+        proxy.port = server.sockets[0].getsockname()[1]
+        yield proxy
+        proxy.cut()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def silence() -> AsyncIterator[int]:
+    """The port of a server that accepts and never answers."""
+    writers: list[asyncio.StreamWriter] = []
+
+    def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+        for writer in writers:
+            writer.transport.abort()
