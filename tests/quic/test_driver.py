@@ -334,6 +334,32 @@ def test_connection_ids_are_announced_to_a_demultiplexer() -> None:
     assert pair.server.accepted[0].data == b"over the new id"
 
 
+def test_a_server_that_calls_its_client_by_another_id_is_still_taken_the_short_way(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair(accept=Echo).connect()
+    protocol = pair.open()
+    protocol.transport.write(b"x")
+    pair.run(0.2)
+    pair.server.driver.quic.change_connection_id()
+    protocol.transport.write(b"y")
+    pair.run(0.2)
+    short: list[bytes] = []
+    plain = pair.client.driver.quic._receive_short
+
+    def record(data: bytes, now: float) -> None:
+        short.append(data[1:9])
+        plain(data, now)
+
+    monkeypatch.setattr(pair.client.driver.quic, "_receive_short", record)
+    for _ in range(5):
+        protocol.transport.write(b"z")
+        pair.run(0.2)
+    assert protocol.data == b"xyzzzzz"
+    assert set(short) == {pair.server.driver.quic._peer_cid.cid}
+    assert len(short) >= 5
+
+
 def test_connection_ids_and_reset_tokens_are_made_by_the_callables_given() -> None:
     pair = Pair()
     quic = pair.server.driver.quic

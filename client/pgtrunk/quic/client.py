@@ -97,7 +97,8 @@ async def connect(host: str, port: int, *, config: ClientConfig, timeout: float)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     configuration = config.quic(host, now=time.time())
-    limits = replace(config.limits, max_streams=0)
+    # Each attempt has its own share of the timeout, which must be what decides.
+    limits = replace(config.limits, max_streams=0, handshake_timeout=max(timeout, config.limits.handshake_timeout))
     addresses = await _resolve(host, port, deadline, timeout)
     failures: list[TrunkError] = []
     for index, address in enumerate(addresses):

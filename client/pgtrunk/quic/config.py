@@ -86,7 +86,7 @@ class ByteBudget:
     ``limit`` whatever the peers do, as long as connections are only accepted while ``admits`` is true.
     """
 
-    def __init__(self, limit: int, *, reserve: int = 256 << 10) -> None:
+    def __init__(self, limit: int, *, reserve: int = 64 << 10) -> None:
         self.limit = limit
         self.reserve = min(reserve, limit)
         self.committed = 0

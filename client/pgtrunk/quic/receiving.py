@@ -50,7 +50,7 @@ class Receiving(Acknowledging):
         super().__init__(**kwargs)
         self.heard_at = 0.0
         """When the last genuine packet came."""
-        self._is_settled = False
+        self._usual_start: bytes | None = None
         self._old_keys_until = 0.0
         handlers: dict[int, tuple[Any, frozenset[Epoch]]] = self._QuicConnection__frame_handlers  # type: ignore[attr-defined]
         self._handlers = {number: handler for number, (handler, epochs) in handlers.items() if Epoch.ONE_RTT in epochs}
@@ -58,10 +58,9 @@ class Receiving(Acknowledging):
     def receive_datagram(self, data: bytes, addr: NetworkAddress, now: float) -> None:
         """Take a datagram in. What it means is in ``next_event``."""
         if (
-            self._is_settled
-            and data
+            self._usual_start is not None
+            and data.startswith(self._usual_start, 1)
             and not data[0] & 0x80
-            and data[1 : 1 + CID_LENGTH] == self.host_cid
             and self._network_paths[0].addr == addr
             and self._network_paths[0].is_validated
         ):
@@ -71,12 +70,23 @@ class Receiving(Acknowledging):
         super().receive_datagram(data, addr, now)
         if self._close_at != before:
             self.heard_at = now
-        # A server drops its 0-RTT keys with the first 1-RTT packet, which therefore takes aioquic's way.
-        self._is_settled = (
-            self._handshake_confirmed
-            and self._state is QuicConnectionState.CONNECTED
-            and not self._cryptos[Epoch.ZERO_RTT].recv.is_valid()
-        )
+        self._usual_start = self._find_usual_start(data)
+
+    def _find_usual_start(self, data: bytes) -> bytes | None:
+        """Return the connection id of packets that may go the short way, None where none may yet.
+
+        A server drops its 0-RTT keys with the first 1-RTT packet, which therefore goes aioquic's way.
+        """
+        if (
+            not self._handshake_confirmed
+            or self._state is not QuicConnectionState.CONNECTED
+            or self._cryptos[Epoch.ZERO_RTT].recv.is_valid()
+            or self._quic_logger is not None
+        ):
+            return None
+        # aioquic follows a client that changes the id it calls a server by, but not the other way round.
+        called = data[1 : 1 + CID_LENGTH]
+        return called if self._is_client and called in self.host_cids else self.host_cid
 
     def _receive_short(self, data: bytes, now: float) -> None:
         """Take in a 1-RTT packet on the known path. Plain and long: every query passes through here, twice."""
@@ -101,7 +111,8 @@ class Receiving(Acknowledging):
         if number > self._spin_highest_pn:
             self._spin_bit = bool(header[0] & 0x20) is not self._is_client
             self._spin_highest_pn = number
-        context = QuicReceiveContext(Epoch.ONE_RTT, self.host_cid, self._network_paths[0], None, now, None)
+        called = data[1 : 1 + CID_LENGTH]
+        context = QuicReceiveContext(Epoch.ONE_RTT, called, self._network_paths[0], None, now, None)
         try:
             is_ack_eliciting = self._take_frames(context, payload)
         except QuicConnectionError as exc:

@@ -130,7 +130,7 @@ class StreamTable(QuicConnection):
 
     def _on_new_connection_id_delivery(self, *args: Any, **kwargs: Any) -> None:
         super()._on_new_connection_id_delivery(*args, **kwargs)
-        self._cids_pending = True
+        self._cids_pending = not all(each.was_sent for each in self._host_cids)
 
     # -- opening
 
