@@ -40,7 +40,7 @@ REQUIRED: Mapping[str, str] = {
     "aioquic.quic.packet_builder": "QuicDeliveryState QuicPacketBuilder QuicPacketBuilderStop",
     "aioquic.quic.connection": (
         "CONNECTION_LIMIT_FRAME_CAPACITY END_STATES Limit MAX_STREAM_DATA_FRAME_CAPACITY QuicConnection "
-        "QuicConnectionError QuicConnectionId QuicConnectionState QuicNetworkPath QuicReceiveContext "
+        "QuicConnectionAdapter QuicConnectionError QuicConnectionId QuicConnectionState QuicNetworkPath QuicReceiveContext "
         "RESET_STREAM_FRAME_CAPACITY STOP_SENDING_FRAME_CAPACITY TRANSPORT_CLOSE_FRAME_CAPACITY "
         "stream_is_client_initiated stream_is_unidirectional"
     ),
@@ -55,8 +55,8 @@ REQUIRED: Mapping[str, str] = {
         "_local_max_streams_bidi _local_max_streams_uni _local_next_stream_id_bidi _logger _loss "
         "_max_datagram_size _network_paths _on_connection_limit_delivery _on_new_connection_id_delivery "
         "_pacing_at _packet_number _parse_transport_parameters _payload_received _ping_pending _probe_pending "
-        "_quic_logger _remote_ack_delay_exponent _remote_active_connection_id_limit _remote_max_data _remote_max_data_used "
-        "_remote_max_stream_data_bidi_local _remote_max_stream_data_bidi_remote _remote_max_streams_bidi "
+        "_quic_logger _remote_ack_delay_exponent _remote_active_connection_id_limit _remote_max_data "
+        "_remote_max_data_used _remote_max_stream_data_bidi_local _remote_max_stream_data_bidi_remote _remote_max_streams_bidi "
         "_replenish_connection_ids _retire_connection_ids _serialize_transport_parameters _spaces _spin_bit "
         "_spin_highest_pn _state _stream_is_discarded _streams _write_ack_frame _write_application "
         "_write_connection_limits _write_crypto_frame _write_handshake_done_frame _write_new_connection_id_frame "
