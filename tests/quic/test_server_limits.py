@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from pgtrunk.quic.server import ServerConfig
 
 
+QUICK = QuicLimits(handshake_timeout=0.3, socket_buffer=1 << 16)
+
+
 def first_packet() -> bytes:
     quic = QuicConnection(configuration=configuration())
     quic.connect(("127.0.0.1", 1), now=0.0)
@@ -91,7 +94,7 @@ async def burst(server: EchoServer, strangers: list[Stranger], datagrams: list[b
 
 
 async def test_a_client_that_never_finishes_is_dropped(tmp_path: Path, strangers: list[Stranger]) -> None:
-    config = server_config(tmp_path, limits=QuicLimits(handshake_timeout=0.3, socket_buffer=1 << 16))
+    config = server_config(tmp_path, limits=QUICK)
     async with echo_server(config) as server:
         strangers += [Stranger(server.address) for _ in range(20)]
         for stranger in strangers:
@@ -215,6 +218,21 @@ async def test_garbage_on_the_port_does_not_disturb_a_connection(
             await burst(server, [stranger], [os.urandom(size * 70 % 1500) for size in range(20)])
         assert await client.echo() == b"hello"
         assert server.listener.counters.faults == 0
+
+
+async def test_strangers_cannot_fill_the_log(
+    tmp_path: Path, strangers: list[Stranger], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with echo_server(server_config(tmp_path, alpn=("another",), limits=QUICK)) as server:
+        strangers.append(Stranger(server.address))
+        for _ in range(3):
+            await burst(server, strangers, [first_packet() for _ in range(15)])
+        await server.until(half_open=0, connection_ids=0)
+    lines = [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"]
+    assert 1 <= len(lines) <= 20, "some, so that a mistake of one's own is seen; not one for each"
+    assert all("no_application_protocol" in line for line in lines)
+    assert {record.name for record in caplog.records if record.levelname != "DEBUG"} == {"pgtrunk.quic.listener"}
 
 
 class Recorder:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aioquic.quic.connection import QuicConnectionState
+from aioquic.quic.connection import QuicConnectionAdapter, QuicConnectionState
 
 from pgtrunk.errors import SessionLost
 from pgtrunk.quic.admission import Admission, AdmissionLimits, HalfOpen, RateLimit
@@ -193,6 +193,7 @@ class Listener:
             original_destination_connection_id=opening.original_id,
             retry_source_connection_id=opening.retry_id,
         )
+        quic._logger = _Hushed(quic._logger.logger, quic._logger.extra)
         accepted = _Accepted(self, quic, opening.half_open, path)
         self._accepted.add(accepted)
         for connection_id in quic.host_cids:
@@ -231,6 +232,13 @@ class Listener:
     def retired(self, connection_id: bytes) -> None:
         """The client has given an id back."""
         self._demux.remove(connection_id)
+
+
+class _Hushed(QuicConnectionAdapter):
+    """aioquic warns of each mistake that a peer makes, and with that any stranger could fill a log."""
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        super().log(logging.DEBUG, msg, *args, **kwargs)
 
 
 class _Accepted:

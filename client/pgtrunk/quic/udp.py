@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Endpoint", "Path", "UdpCounters", "open_endpoint"]
 
-BATCH = 64
+BATCH = 32
 """Datagrams read in one go before the loop's other work gets its turn."""
 
 MAX_DATAGRAM = 65535
