@@ -27,22 +27,23 @@ REQUIRED: Mapping[str, str] = {
     "aioquic._buffer": "Buffer BufferReadError",
     "aioquic._crypto": "CryptoError",
     "aioquic.tls": (
-        "Alert AlertBadCertificate AlertCertificateExpired AlertDescription AlertUnsupportedCertificate CipherSuite "
-        "Context Direction Epoch NewSessionTicket SessionTicket State pull_certificate push_new_session_ticket"
+        "Alert AlertBadCertificate AlertCertificateExpired AlertDescription AlertUnsupportedCertificate "
+        "CipherSuite Context Direction Epoch NewSessionTicket SessionTicket State pull_certificate "
+        "push_new_session_ticket"
     ),
     "aioquic.quic.recovery": "MAX_ACK_RANGES QuicPacketPacer QuicPacketSpace",
     "aioquic.quic.stream": "FinalSizeError QuicStream QuicStreamReceiver QuicStreamSender StreamFinishedError",
     "aioquic.quic.packet": (
-        "QuicErrorCode QuicFrameType QuicPacketType QuicProtocolVersion QuicStreamFrame "
-        "encode_quic_retry encode_quic_version_negotiation pull_quic_header "
-        "pull_quic_transport_parameters push_quic_transport_parameters"
+        "QuicErrorCode QuicFrameType QuicPacketType QuicProtocolVersion QuicStreamFrame encode_quic_retry "
+        "encode_quic_version_negotiation pull_quic_header pull_quic_transport_parameters "
+        "push_quic_transport_parameters"
     ),
     "aioquic.quic.packet_builder": "QuicDeliveryState QuicPacketBuilder QuicPacketBuilderStop",
     "aioquic.quic.connection": (
         "CONNECTION_LIMIT_FRAME_CAPACITY END_STATES Limit MAX_STREAM_DATA_FRAME_CAPACITY QuicConnection "
-        "QuicConnectionAdapter QuicConnectionError QuicConnectionId QuicConnectionState QuicNetworkPath QuicReceiveContext "
-        "RESET_STREAM_FRAME_CAPACITY STOP_SENDING_FRAME_CAPACITY TRANSPORT_CLOSE_FRAME_CAPACITY "
-        "stream_is_client_initiated stream_is_unidirectional"
+        "QuicConnectionAdapter QuicConnectionError QuicConnectionId QuicConnectionState QuicNetworkPath "
+        "QuicReceiveContext RESET_STREAM_FRAME_CAPACITY STOP_SENDING_FRAME_CAPACITY "
+        "TRANSPORT_CLOSE_FRAME_CAPACITY stream_is_client_initiated stream_is_unidirectional"
     ),
     "aioquic.quic.connection:QuicConnection": (
         "_QuicConnection__frame_handlers _ack_delay _ack_eliciting_sent_since_receipt _assert_stream_can_send "
@@ -56,12 +57,12 @@ REQUIRED: Mapping[str, str] = {
         "_max_datagram_size _network_paths _on_connection_limit_delivery _on_new_connection_id_delivery "
         "_pacing_at _packet_number _parse_transport_parameters _payload_received _ping_pending _probe_pending "
         "_quic_logger _remote_ack_delay_exponent _remote_active_connection_id_limit _remote_max_data "
-        "_remote_max_data_used _remote_max_stream_data_bidi_local _remote_max_stream_data_bidi_remote _remote_max_streams_bidi "
-        "_replenish_connection_ids _retire_connection_ids _serialize_transport_parameters _spaces _spin_bit "
-        "_spin_highest_pn _state _stream_is_discarded _streams _write_ack_frame _write_application "
-        "_write_connection_limits _write_crypto_frame _write_handshake_done_frame _write_new_connection_id_frame "
-        "_write_path_challenge_frame _write_path_response_frame _write_ping_frame "
-        "_write_retire_connection_id_frame host_cid"
+        "_remote_max_data_used _remote_max_stream_data_bidi_local _remote_max_stream_data_bidi_remote "
+        "_remote_max_streams_bidi _replenish_connection_ids _retire_connection_ids "
+        "_serialize_transport_parameters _spaces _spin_bit _spin_highest_pn _state _stream_is_discarded _streams "
+        "_write_ack_frame _write_application _write_connection_limits _write_crypto_frame "
+        "_write_handshake_done_frame _write_new_connection_id_frame _write_path_challenge_frame "
+        "_write_path_response_frame _write_ping_frame _write_retire_connection_id_frame host_cid"
     ),
     "aioquic.quic.connection:QuicNetworkPath": (
         "addr bytes_received bytes_sent is_validated local_challenge_sent remote_challenges validation_deadline"
@@ -103,9 +104,9 @@ REQUIRED: Mapping[str, str] = {
     "aioquic.tls:Context": (
         "_build_session_ticket _certificate_request _client_handle_certificate_verify _peer_certificate "
         "_peer_certificate_chain _psk_key_exchange_mode _receive_buffer _request_client_certificate "
-        "_server_handle_certificate _server_handle_certificate_verify _server_handle_finished _server_handle_hello "
-        "_server_name _session_resumed _set_state _verify_mode early_data_accepted get_session_ticket_cb "
-        "key_schedule new_session_ticket_cb update_traffic_key_cb"
+        "_server_handle_certificate _server_handle_certificate_verify _server_handle_finished "
+        "_server_handle_hello _server_name _session_resumed _set_state _verify_mode early_data_accepted "
+        "get_session_ticket_cb key_schedule new_session_ticket_cb update_traffic_key_cb"
     ),
 }
 """Names by module, or by "module:Class"; those of a class are looked for on an instance."""
