@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import json
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -38,12 +37,11 @@ _INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0, 1 with a message where something failed, 130 after Ctrl-C."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    arguments = _parser().parse_args(words)
+    arguments = _parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _terminated)
     console = Console()
     try:
-        _bench(console, arguments, words)
+        _bench(console, arguments)
     except (BenchError, PgtrunkError) as error:
         Console(stderr=True).print(f"bench: {error}", markup=False, highlight=False)
         return 1
@@ -60,7 +58,7 @@ def _terminated(signum: int, _frame: object) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=None, help=f"how often everything runs (default: {ROUNDS})")
+    parser.add_argument("--rounds", type=_positive, help=f"how often everything runs (default: {ROUNDS})")
     parser.add_argument("--quick", action="store_true", help="one short round: to see that it works, not for figures")
     parser.add_argument("--only", choices=("own", "quic", "tcp"), help="that part alone")
     parser.add_argument(
@@ -70,6 +68,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.epilog = "PGBOUNCER=/path/to/pgbouncer in the environment names the PgBouncer to compare with."
     return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:
@@ -85,7 +90,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     return plan
 
 
-def _bench(console: Console, arguments: argparse.Namespace, words: list[str]) -> None:
+def _bench(console: Console, arguments: argparse.Namespace) -> None:
     plan = _plan(arguments)
     program = pgbouncer.find() if plan.modes else None
     with console.status("looking whether the machine is quiet"):
@@ -114,7 +119,7 @@ def _bench(console: Console, arguments: argparse.Namespace, words: list[str]) ->
             figures = run(plan, site, peer, status.update)
         postgres = None if site is None else site.server_version
     name = None if peer is None else peer.name
-    _report(console, arguments, figures, _about(plan, quiet, name, postgres, words))
+    _report(console, arguments, figures, _about(plan, quiet, name, postgres, _command(arguments)))
 
 
 @contextlib.contextmanager
@@ -125,11 +130,9 @@ def _site(console: Console) -> Iterator[BenchSite]:
         yield site
 
 
-def _about(
-    plan: Plan, quiet: machine.Quiet, peer: str | None, postgres: str | None, words: list[str]
-) -> dict[str, Any]:
+def _about(plan: Plan, quiet: machine.Quiet, peer: str | None, postgres: str | None, command: str) -> dict[str, Any]:
     return {
-        "command": _command(words),
+        "command": command,
         "commit": machine.commit(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "rounds": plan.rounds,
@@ -141,10 +144,12 @@ def _about(
     }
 
 
-def _command(words: list[str]) -> str:
+def _command(arguments: argparse.Namespace) -> str:
     """What was typed, without paths."""
-    kept = [word for word in words if "/" not in word]
-    command = f"make bench ARGS={shlex.quote(shlex.join(kept))}" if kept else "make bench"
+    words = ["--quick"] if arguments.quick else []
+    words += [f"--rounds {arguments.rounds}"] if arguments.rounds else []
+    words += [f"--only {arguments.only}"] if arguments.only else []
+    command = f"make bench ARGS='{' '.join(words)}'" if words else "make bench"
     return f"PGBOUNCER=... {command}" if os.environ.get("PGBOUNCER") else command
 
 
