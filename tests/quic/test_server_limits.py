@@ -267,7 +267,7 @@ async def test_spoiled_packets_never_raise(tmp_path: Path) -> None:
 
 
 def spoil(server: EchoServer, datagrams: list[bytes], path: NetworkPath) -> None:
-    @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(data=st.data())
     def run(data: st.DataObject) -> None:
         packet = bytearray(data.draw(st.sampled_from(datagrams)))
