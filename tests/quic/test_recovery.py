@@ -10,7 +10,7 @@ from aioquic.tls import Epoch
 
 from helpers.quic_pair import Echo, Pair
 from pgtrunk.quic.config import QuicLimits
-from pgtrunk.quic.recovery import BURST_DATAGRAMS, GAIN, SLOW_START_GAIN, BytePacer, FlooredReno
+from pgtrunk.quic.recovery import BURST_DATAGRAMS, GAIN, MOST_DATAGRAMS, SLOW_START_GAIN, BytePacer, FlooredReno
 
 SIZE = 1200
 
@@ -67,13 +67,22 @@ def test_a_burst_is_the_initial_window() -> None:
 
 
 def test_a_fast_path_is_not_capped_by_the_timers_of_the_loop() -> None:
-    bucket = pacer(window=4_000_000)
+    bucket = pacer(window=1_000_000)
     octets = 0
     for millisecond in range(1000):  # one wake-up in each
         while bucket.next_send_time(1.0 + millisecond / 1000) is None:
             bucket.charge(SIZE)
             octets += SIZE
-    assert octets == pytest.approx(GAIN * 4_000_000 / 0.03, rel=0.05)
+    assert octets == pytest.approx(GAIN * 1_000_000 / 0.03, rel=0.05)
+
+
+def test_one_call_is_bounded_however_wide_the_window_is() -> None:
+    bucket = pacer(window=1 << 30, rtt=0.0001)
+    count = 0
+    while bucket.next_send_time(1.0) is None:
+        bucket.charge(SIZE)
+        count += 1
+    assert count == MOST_DATAGRAMS
 
 
 def test_a_small_packet_costs_a_full_one_while_the_window_is_the_limit() -> None:
