@@ -42,10 +42,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    # What it needs beyond the rest, threads and temporary folders, is imported by those who use it.
-    if name == "BackgroundTrunk":
-        from pgtrunk.background import BackgroundTrunk
+if not TYPE_CHECKING:  # or a type checker would take any name for one of ours
 
-        return BackgroundTrunk
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        # What it needs beyond the rest, threads and temporary folders, is imported by those who use it.
+        if name == "BackgroundTrunk":
+            from pgtrunk.background import BackgroundTrunk
+
+            return BackgroundTrunk
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,7 +18,7 @@ from pgtrunk_gateway.demo.postgres import EmbeddedPostgres
 if TYPE_CHECKING:
     from helpers.site import Site
 
-__all__ = ["SidecarProcess", "program", "run_program", "sidecar_process"]
+__all__ = ["SidecarProcess", "command", "program", "run_program", "sidecar_process"]
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("PG")} | {
     "PGPASSWORD": PASSWORD,
@@ -69,16 +69,24 @@ class SidecarProcess:
             return await self.process.wait()
 
 
+def command(gateway: str) -> list[str]:
+    """How a sidecar is started; options follow."""
+    return [sys.executable, "-W", "error", "-m", "pgtrunk.cli", "sidecar", gateway]
+
+
 @asynccontextmanager
 async def sidecar_process(
     site: Site, gateway_port: int, *options: str, folder: Path | None = None
 ) -> AsyncIterator[SidecarProcess]:
     """Runs a sidecar for a gateway on loopback; whatever happens, it is gone afterwards."""
     folder = folder or site.place() / "run"
-    command = [sys.executable, "-W", "error", "-m", "pgtrunk.cli", "sidecar", f"127.0.0.1:{gateway_port}"]
     places = ["--listen", str(folder), "--listen", "127.0.0.1:0", "--ca", str(site.certificates.ca_cert)]
     process = await asyncio.create_subprocess_exec(
-        *command, *places, *options, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+        *command(f"127.0.0.1:{gateway_port}"),
+        *places,
+        *options,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
     )
     sidecar = SidecarProcess(process, folder)
     try:
@@ -102,7 +110,10 @@ async def program(
     host, port = (str(sidecar.folder), 5432) if host is None else (host, sidecar.port)
     where = ["-h", host, "-p", str(port), "-U", USER]
     return await asyncio.create_subprocess_exec(
-        *(EmbeddedPostgres.binary(name), *where, *arguments, DATABASE),
+        EmbeddedPostgres.binary(name),
+        *where,
+        *arguments,
+        DATABASE,
         env=ENVIRONMENT,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
