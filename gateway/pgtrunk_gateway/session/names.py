@@ -63,6 +63,6 @@ class Names:
     def in_own_names(self, message: bytes) -> bytes:
         """``message`` with the client's names of statements in place of ours; its length field is not corrected."""
         known = {statement.name: name for name, statement in self.statements.items()}
-        for ours, own in (self._lost | known).items():
+        for ours, own in (known | self._lost).items():
             message = message.replace(b'"' + ours + b'"', b'"' + own + b'"')
         return message

@@ -36,6 +36,7 @@ __all__ = ["BrokenRequest", "Requests"]
 
 _SYNC: Final = client.SYNC_MESSAGE
 _IDLE: Final = ord("I")
+_FAILED: Final = ord("E")
 _STATEMENT: Final = ord("S")
 
 
@@ -224,8 +225,14 @@ class Requests(Names):
         statement = self.statements[name] = self.catalogue.intern(len(name), body)
         if replies.prepared.sure(statement, replies.batch):
             self._plain = False
+            asked = b""
+            if replies.status == _FAILED:
+                # In a failed transaction only what ends it can be parsed.
+                replies.unnamed = None
+                self._owe(owed.HIDDEN_PARSE)
+                asked = Statement(b"", body).parse
             self._owe(owed.parsed(name, before, statement))
-            self._replace(data, pos, end, b"")
+            self._replace(data, pos, end, asked)
         else:
             self._prepare(statement, name, data, pos, replies, before)
             self._replace(data, pos, end, statement.parse)
@@ -293,6 +300,7 @@ class Requests(Names):
             self._only_prepares = False
         elif (statement := self.statements.pop(name, None)) is not None:
             self._plain = False
+            self._lost[statement.name] = name
             self._owe(owed.closed(name, statement))
             self._replace(data, pos, end, b"")
             return
