@@ -15,10 +15,11 @@ import socket
 import tempfile
 import threading
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlencode
 
-from pgtrunk.errors import TrunkClosed, UsageError
+from pgtrunk.errors import TrunkClosed, TrunkError, UsageError
 from pgtrunk.manager import StreamManager
 from pgtrunk.sidecar import Sidecar, TcpEndpoint, UnixEndpoint
 from pgtrunk.sidecar.loops import run
@@ -159,7 +160,13 @@ class BackgroundTrunk:
             target=self._run, args=(endpoint, ready), name=f"pgtrunk {self._gateway}", daemon=True
         )
         self._thread.start()
-        self._endpoint = ready.result(OPEN_TIMEOUT)
+        try:
+            self._endpoint = ready.result(OPEN_TIMEOUT)
+        except FutureTimeout:
+            raise TrunkError(
+                f"the thread of the trunk to {self._gateway} did not listen within {OPEN_TIMEOUT:g} s, though it needs "
+                "no network for that: the machine has no time for it"
+            ) from None
 
     def _discard(self) -> None:
         thread, self._thread, self._endpoint = self._thread, None, None
@@ -187,6 +194,8 @@ class BackgroundTrunk:
 
     async def _serve(self, endpoint: Endpoint, ready: Future[Endpoint]) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        if self._thread is None:
+            return  # it was given up before it had begun
         async with self._manager as manager, Sidecar(manager, [endpoint]) as sidecar:
             ready.set_result(sidecar.endpoints[0])
             await self._stop.wait()

@@ -18,7 +18,7 @@ from pgtrunk_gateway.demo.postgres import EmbeddedPostgres
 if TYPE_CHECKING:
     from helpers.site import Site
 
-__all__ = ["SidecarProcess", "command", "program", "run_program", "sidecar_process"]
+__all__ = ["ENVIRONMENT", "SidecarProcess", "command", "program", "run_program", "sidecar_process"]
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("PG")} | {
     "PGPASSWORD": PASSWORD,

@@ -157,8 +157,8 @@ def _bind(sock: socket.socket, endpoint: UnixEndpoint) -> None:
         if exc.errno is None:
             # Python's own complaint, which does not say where.
             raise UsageError(
-                f"{path}: a unix socket's path has about 100 octets at most; choose another folder (for a temporary one, "
-                "by TMPDIR)"
+                f"{path}: a unix socket's path has about 100 octets at most; choose another folder (a temporary "
+                "one by TMPDIR)"
             ) from exc
         raise OSError(exc.errno, exc.strerror, path) from exc
     # Nobody can connect before it listens, so the mode is never too wide.
