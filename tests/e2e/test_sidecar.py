@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -47,6 +48,17 @@ async def test_psql(start: Start, host: str | None) -> None:
         )
         assert (code, len(out), err) == (0, 5_000_000, "")
         await until(lambda: gateway.counts(sessions=0))
+
+
+async def test_as_many_drivers_as_the_system_allows(start: Start) -> None:
+    gateway = await start()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+    try:
+        async with sidecar_process(gateway.site, gateway.quic.port) as sidecar:
+            assert resource.prlimit(sidecar.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_pgbench(start: Start) -> None:

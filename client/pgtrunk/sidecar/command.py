@@ -7,6 +7,7 @@ nothing, and neither does SIGINT. Either way the exit code is 0.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import sys
@@ -100,8 +101,21 @@ def _run(arguments: argparse.Namespace) -> int:
     logging.getLogger("pgtrunk").setLevel(level)
     if not 0 <= arguments.shutdown_timeout < float("inf"):
         raise UsageError(f"--shutdown-timeout {arguments.shutdown_timeout:g}: seconds are needed, and not for ever")
+    _raise_file_limit()
     run(_serve(arguments))
     return 0
+
+
+def _raise_file_limit() -> None:
+    """Each driver is an open file, and for the sake of select(), which is not used here, few are allowed at first."""
+    try:
+        import resource
+    except ImportError:
+        return  # on Windows they are not counted
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # macOS says "unlimited", and means less.
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _manager(arguments: argparse.Namespace) -> StreamManager:

@@ -45,12 +45,13 @@ class Listener:
 
     def close(self) -> None:
         """Accepts no more. The socket's file goes now, so that the next sidecar can have the place."""
-        self._server.close()
         for endpoint in self.endpoints:
             if isinstance(endpoint, UnixEndpoint):
+                # While we still listen: nobody can have replaced it between the look and the removal.
                 with contextlib.suppress(FileNotFoundError):
                     if os.stat(endpoint.path).st_ino == self._inode:
                         os.unlink(endpoint.path)
+        self._server.close()
 
 
 async def listen(endpoint: Endpoint, factory: Factory, *, allow_remote: bool) -> Listener:
