@@ -52,13 +52,16 @@ class UnixFront:
         return cls(server, path)
 
     def stop_accepting(self) -> None:
+        if not self._server.is_serving():
+            return
         self._server.close()
-
-    async def close(self) -> None:
-        self._server.close()
+        # Now, while it is ours for certain: once nobody listens, the next gateway may take the name.
         if not self._path.startswith("@"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
+
+    async def close(self) -> None:
+        self.stop_accepting()
 
 
 def _remove_stale(path: str) -> None:
@@ -69,9 +72,13 @@ def _remove_stale(path: str) -> None:
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        # Who listens may be stuck, and would then let the probe wait as long.
+        probe.setblocking(False)
         try:
             probe.connect(path)
         except ConnectionRefusedError:
             os.unlink(path)
-        else:
-            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), path)
+            return
+        except BlockingIOError:
+            pass
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), path)
