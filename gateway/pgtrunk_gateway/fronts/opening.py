@@ -28,9 +28,9 @@ async def open_fronts(loaded: Loaded, session: SessionFactory) -> list[Front]:
         # TCP last but for the unix socket, which has its port in its name: who can connect finds the rest there too.
         if config.quic_enabled:
             quic = QuicFront.listen(loaded, session)
-            fronts.append(
-                await _opened(loaded, "quic_listen_port", "UDP", config.quic_listen_addr, config.quic_listen_port, quic)
-            )
+            # Without a port of its own, it is listen_port's line that is to blame.
+            key = "quic_listen_port" if "quic_listen_port" in loaded.sources else "listen_port"
+            fronts.append(await _opened(loaded, key, "UDP", config.quic_listen_addr, config.quic_listen_port, quic))
         port = config.listen_port
         if config.listen_addr:
             tcp = TcpFront.listen(
@@ -64,6 +64,6 @@ async def _opened(
 ) -> _Opened:
     try:
         return await opening
-    except (OSError, LookupError) as error:
+    except (OSError, LookupError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise loaded.error(key, f"cannot listen on {kind} {', '.join(hosts)} port {port}: {reason}") from error
