@@ -98,7 +98,8 @@ def _running(path: str) -> int | None:
             pid = int(file.read())
     except (FileNotFoundError, ValueError):
         return None
-    if pid <= 0:
+    if pid <= 0 or pid == os.getpid():
+        # Our own: left by the one before, where every one has the same, as in a container.
         return None
     try:
         os.kill(pid, 0)
