@@ -46,7 +46,7 @@ def next_patience(now: Patience, signum: int) -> Patience:
 
 
 async def serve_until_stopped(gateway: Gateway) -> None:
-    """Serves until a signal ends it, as patiently as the signal asks."""
+    """Serves until a signal ends it, as patiently as the signal asks. Further signals change nothing, until the end."""
     loop = asyncio.get_running_loop()
     signals: asyncio.Queue[int] = asyncio.Queue()
     for signum in _SIGNALS:
@@ -56,8 +56,9 @@ async def serve_until_stopped(gateway: Gateway) -> None:
     try:
         await _stop(gateway, signals)
     finally:
-        for signum in (*_SIGNALS, *_NOT_YET):
-            loop.remove_signal_handler(signum)
+        # Handled until the loop closes: the default would end the process at once, with its files left behind.
+        for signum in _SIGNALS:
+            loop.add_signal_handler(signum, _too_late, signum)
 
 
 async def _stop(gateway: Gateway, signals: asyncio.Queue[int]) -> None:
@@ -96,6 +97,10 @@ _WORDS = {
     Patience.TRANSACTIONS: "shutting down, waiting for transactions",
     Patience.NONE: "shutting down now",
 }
+
+
+def _too_late(signum: int) -> None:
+    log.info("got %s, which changes nothing: shutting down now", signal.Signals(signum).name)
 
 
 def _ignore(signum: int) -> None:
