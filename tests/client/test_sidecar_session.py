@@ -303,6 +303,18 @@ async def test_a_reset_of_the_driver_is_passed_on(line: Line) -> None:
     assert line.has_left == 1
 
 
+async def test_what_a_driver_said_before_it_left_is_not_taken_back(line: Line) -> None:
+    """It sent its last words and its FIN; the answers found nobody."""
+    await line.begin()
+    line.driver.hear(b"last words")
+    line.driver.hear_eof()
+    line.driver.lose(BrokenPipeError())
+    await turns()
+    assert line.stream.take() == b"last words"
+    assert line.stream.closing
+    assert not line.stream.aborted
+
+
 async def test_a_lost_stream_is_told_between_messages(line: Line) -> None:
     await line.begin()
     line.stream.hear(LOGIN)

@@ -122,7 +122,11 @@ class Session(asyncio.Protocol):
         if self._opening is not None and not self.is_cancel:
             self._opening.cancel()
         if self._stream is not None and not self.is_cancel:
-            self._stream.abort()
+            # Who has said all and left without reading the answers is heard to the end, as by a Postgres.
+            if self._has_finished:
+                self._stream.close()
+            else:
+                self._stream.abort()
         self._leave_if_done()
 
     def pause_writing(self) -> None:
