@@ -16,35 +16,38 @@ _HOPS = 0b11
 
 
 class Registry(Generic[S]):
-    """The sessions by the pid of their key. The secret is compared, never looked up by."""
+    """The sessions by the pid of their key, which several may share. The secret is compared, never looked up by."""
 
     def __init__(self, peer_id: int, random: Callable[[int], bytes]) -> None:
         self._peer_id = peer_id
         self._random = random
-        self._sessions: dict[int, tuple[CancelKey, S]] = {}
+        self._sessions: dict[int, list[tuple[CancelKey, S]]] = {}
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return sum(map(len, self._sessions.values()))
 
     def register(self, session: S) -> CancelKey:
-        """A new key for ``session``, whose pid no other session has."""
-        while (key := mint(self._peer_id, self._random(KEY_OCTETS))).pid in self._sessions:
-            pass
-        self._sessions[key.pid] = (key, session)
+        """A new key for ``session``. Where a peer_id is set, 15 bits of the pid are random: some will be equal."""
+        key = mint(self._peer_id, self._random(KEY_OCTETS))
+        self._sessions.setdefault(key.pid, []).append((key, session))
         return key
 
     def forget(self, key: CancelKey) -> None:
         """The session has ended."""
-        self._sessions.pop(key.pid, None)
+        left = [known for known in self._sessions.get(key.pid, ()) if known[0] is not key]
+        if left:
+            self._sessions[key.pid] = left
+        else:
+            self._sessions.pop(key.pid, None)
 
     def find(self, pid: int, secret: bytes) -> S | None:
         """The session that this request may cancel. Takes the same time for any wrong secret."""
-        known = self._sessions.get(pid)
-        if known is None:
-            return None
-        key, session = known
-        # The hop count in the lowest two bits changes on the way between peers.
-        return session if hmac.compare_digest(_without_hops(key.secret), _without_hops(secret)) else None
+        found = None
+        for key, session in self._sessions.get(pid, ()):
+            # The hop count in the lowest two bits changes on the way between peers.
+            if hmac.compare_digest(_without_hops(key.secret), _without_hops(secret)):
+                found = session
+        return found
 
 
 def _without_hops(secret: bytes) -> bytes:
