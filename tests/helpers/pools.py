@@ -34,6 +34,8 @@ class Server:
         """Under way, in the order in which they began."""
         self.begun = 0
         self.transports: list[FakeTransport] = []
+        self.rest = b""
+        """What comes right behind each login."""
         monkeypatch.setattr(pool_module, "log_in", self._log_in)
         target = Target(host="127.0.0.1", port=5432, dbname="shop", user="app")
         self.pool = Pool(PoolKey("shop", "app"), target, PoolLimits(**limits), derive=_derive, tune=lambda _: None)
@@ -53,7 +55,7 @@ class Server:
         handshake.key = BackendKeyData(100 + self.begun, b"1234")
         transport = FakeTransport()
         self.transports.append(transport)
-        return Opened(transport, handshake, b"")
+        return Opened(transport, handshake, self.rest)
 
     async def settle(self) -> None:
         """Lets all that is due run."""

@@ -234,6 +234,12 @@ class Backend(asyncio.Protocol):
             replies.take_notes()
             self.profile = profile(replies.parameters)
 
+    def drop(self, reason: str) -> None:
+        """The holder gives it up in the middle of a message, which Terminate would only complete."""
+        self.holder = None
+        self.transport.abort()
+        self._lost(reason)
+
     def close(self, reason: str) -> None:
         """Ends the connection. A holder hears of it as of any loss."""
         if self.state is BackendState.CLOSED:

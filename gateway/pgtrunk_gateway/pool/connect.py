@@ -94,6 +94,8 @@ async def _log_in(target: Target, transport: asyncio.Transport, inbox: Inbox, de
                     transport.write(data)
                 case Derive(derivation):
                     transport.write(handshake.derived(await derive(derivation)).data)
+    if transport.is_closing():
+        raise BackendUnavailable(f"connection to the server at {target} lost right after its login")
     # Nothing is read from here on until a Backend has taken the transport over.
     transport.pause_reading()
     return Opened(transport, handshake, handshake.rest() + inbox.take())

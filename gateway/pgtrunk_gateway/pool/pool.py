@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from pgtrunk_gateway.errors import BackendRefused, GatewayError, QueryWaitTimeout
-from pgtrunk_gateway.pool.backend import Backend
+from pgtrunk_gateway.pool.backend import Backend, BackendState
 from pgtrunk_gateway.pool.connect import Deriver, Opened, SocketTuner, log_in
 from pgtrunk_gateway.pool.decisions import Close, Connect, Idle, Situation, Wake, decide, expires_at, pause_after
 from pgtrunk_gateway.session.replies import Replies
@@ -67,11 +67,13 @@ class Pool:
         self._greeting: asyncio.Future[dict[str, str]] | None = None
         self._greeters = 0
         self._failures = 0
+        self._failed_at = 0.0
         self._retry_at = 0.0
         self._last_error: GatewayError | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._closed = False
+        self._lending = False
         self._maintaining = False
         self._derive = derive
         self._tune = tune
@@ -127,15 +129,28 @@ class Pool:
             backend.close(backend.retired or ("pool closed" if self._closed else "server lifetime over"))
             return
         while self.waiting:
+            if self._lending:
+                # One who needs nothing of it after all gives it back at once: many of those shall not nest.
+                self._loop.call_soon(self._give_if_open, backend)
+                return
             holder, _ = self.waiting.popitem(last=False)
             backend.lease_to(holder)
-            if holder.offer(backend):
+            self._lending = True
+            try:
+                taken = holder.offer(backend)
+            finally:
+                self._lending = False
+            if taken:
                 self.counters.leases += 1
                 return
         backend.holder = None
         self.idle.append(backend)
         if self._timer is None or self._is_late(now):
             self._maintain()
+
+    def _give_if_open(self, backend: Backend) -> None:
+        if backend.state is BackendState.OPEN:
+            self._give(backend)
 
     def _is_late(self, now: float) -> bool:
         # The timer may have been set when there were no more backends than the minimum, for the end of their lifetime.
@@ -267,6 +282,7 @@ class Pool:
         task = asyncio.current_task()
         assert task is not None
         opened: Opened | GatewayError
+        began = self._loop.time()
         try:
             timeout = self.limits.connect_timeout
             opened = await log_in(self.target, timeout=timeout, derive=self._derive, tune=self._tune)
@@ -277,7 +293,7 @@ class Pool:
         if isinstance(opened, Opened):
             self._opened(opened)
         else:
-            self._failed(opened)
+            self._failed(opened, began)
 
     def _opened(self, opened: Opened) -> None:
         handshake = opened.handshake
@@ -295,16 +311,18 @@ class Pool:
         # Before it is given away: a session whose client does not read has it pause again.
         opened.transport.resume_reading()
         self._greeted(handshake.parameters)
-        self._give(backend)
         if opened.rest:
             backend.data_received(opened.rest)
+        self._give_if_open(backend)
 
-    def _failed(self, error: GatewayError) -> None:
+    def _failed(self, error: GatewayError, began: float) -> None:
         self.counters.failed += 1
-        self._failures += 1
+        # Those that were opened together fail together: that is one failure.
+        self._failures += began >= self._failed_at
+        self._failed_at = self._loop.time()
         self._last_error = error
         pause = pause_after(self._failures, self.limits)
-        self._retry_at = self._loop.time() + pause
+        self._retry_at = self._failed_at + pause
         log.warning("%s@%s %s; next attempt in %.1f s", self.key, self.target, error.message, pause)
         if error.sqlstate not in _NOT_NOW:
             self._not_greeted(error)
