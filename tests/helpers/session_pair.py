@@ -178,6 +178,10 @@ class PairedClient:
         self.pair.pump()
         return self.read()
 
+    def feed(self, data: bytes) -> None:
+        """Hands ``data`` to the session as one chunk; nothing else happens."""
+        self.session.data_received(data)
+
     def read(self) -> list[str]:
         self.received += self.transport.take()
         received, self.received = self.received, b""

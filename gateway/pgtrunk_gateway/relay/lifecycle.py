@@ -72,6 +72,7 @@ class Lifecycle(asyncio.Protocol):
         self._since = 0.0
         self._idle_at = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._linger: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     def __str__(self) -> str:
@@ -196,6 +197,8 @@ class Lifecycle(asyncio.Protocol):
         if self.state is not State.CLOSED and exc is not None:
             self._reason = f"client connection lost: {exc}"
         self._handle(Event.VANISHED)
+        if self._linger is not None:
+            self._linger.cancel()
         self.context.session_ends(self)
 
     # -- effects -------------------------------------------------------------------------------------------------------
@@ -229,8 +232,7 @@ class Lifecycle(asyncio.Protocol):
         assert backend is not None
         if self._inbound.rest:
             # The backend waits for the end of a message that will never come.
-            backend.holder = None
-            backend.close("client left in the middle of a message")
+            backend.drop("client left in the middle of a message")
             return
         running = backend.recover(
             open_batch=self.requests.open, timeout=self.context.config.cancel_wait_timeout or _FOREVER
@@ -278,6 +280,8 @@ class Lifecycle(asyncio.Protocol):
         if self.context.config.log_disconnections:
             log.info("%s closing because: %s (age=%ds)", self, self._reason, int(self._loop.time() - self._since))
         self.transport.close()
+        # A client that does not read would keep it open as long as it likes.
+        self._linger = self._loop.call_later(_LINGER, self.transport.abort)
 
     _EFFECTS: ClassVar[dict[Effect, Callable[..., None]]] = {}
 
@@ -297,11 +301,11 @@ class Lifecycle(asyncio.Protocol):
 
     # -- idle in a transaction -----------------------------------------------------------------------------------------
 
-    def _idle_in_transaction(self, status: int) -> None:
-        """A transaction is open and the client's turn. One timer, which finds out by itself how long that lasts."""
+    def _idle_in_transaction(self) -> None:
+        """A transaction or a batch is open and the client's turn. One timer, which finds out how long that lasts."""
         assert self.admission is not None
         timeout = self.admission.idle_transaction_timeout
-        if not timeout or status == IDLE:
+        if not timeout:
             return
         self._idle_at = self._loop.time()
         if self._idle_timer is None:
@@ -310,7 +314,9 @@ class Lifecycle(asyncio.Protocol):
     def _idle_too_long(self, timeout: float) -> None:
         self._idle_timer = None
         backend = self.backend
-        if backend is None or backend.replies.status == IDLE or not backend.replies.settled:
+        if backend is None or not backend.replies.settled:
+            return
+        if backend.replies.status == IDLE and not self.requests.open and not self._inbound.rest:
             return
         remaining = self._idle_at + timeout - self._loop.time()
         if remaining > 0:
@@ -324,5 +330,7 @@ class Lifecycle(asyncio.Protocol):
         )
 
 
+_LINGER = 10.0
+"""Seconds that a client has to take what is left for it."""
 _FOREVER = 3600.0
 """cancel_wait_timeout = 0 switches it off; but no wait is without end."""

@@ -104,7 +104,8 @@ class Session(Lifecycle):
         try:
             out = self.requests.plan(data, replies, shape)
         except BrokenRequest as error:
-            backend.transport.write(settings + error.before)
+            if settings or error.before:
+                backend.transport.write(settings + error.before)
             self.fail(ProtocolError(str(error)))
             return
         if settings:
@@ -156,7 +157,7 @@ class Session(Lifecycle):
             if self.backend is None:
                 return
         if replies.status != _IDLE or self.requests.open or self._inbound.rest:
-            self._idle_in_transaction(replies.status)
+            self._idle_in_transaction()
             return
         if backend.cancels:
             return

@@ -23,10 +23,11 @@ ReadyForQuery alone. Bytes in, bytes out; who reads and writes is not known here
 from __future__ import annotations
 
 from collections import deque
+from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 
+from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import backend as server
-from pgtrunk.wire.framing import HEAD
 from pgtrunk_gateway.session import owed as entries
 from pgtrunk_gateway.session.cutting import Cutting
 from pgtrunk_gateway.session.owed import Closing, Naming, Owed, Parsing
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = ["IDLE", "Asker", "Replies"]
 
+_HEAD = Struct("!BI").unpack_from
+"""As in :mod:`pgtrunk.wire.framing`, but no length, however wrong, leads backwards."""
 IDLE: Final = ord("I")
 _READY: Final = ord("Z")
 _COMPLETE: Final = ord("C")
@@ -192,7 +195,7 @@ class Replies(Cutting):
         size = len(data)
         queue = self.queue
         plain = bool(queue) and queue[0].plain
-        head, watched, last = HEAD, _WATCHED, size - 5
+        head, watched, last = _HEAD, _WATCHED, size - 5
         while pos <= last:
             kind, length = head(data, pos)
             end = pos + length + 1
@@ -251,7 +254,11 @@ class Replies(Cutting):
         if hidden:
             self._emit(data, start, end)
         if kind == _PARAMETER:
-            name, value = server.parse_parameter_status(data[start + 5 : end])
+            try:
+                name, value = server.parse_parameter_status(data[start + 5 : end])
+            except ProtocolViolation:
+                self._out_of_step()
+                return
             self.parameters[name] = value
             self.parameters_changed = self.noted = True
             if hidden:
