@@ -1,9 +1,11 @@
-"""Fixtures of the end-to-end tests, and the event loops that they run on."""
+"""Fixtures of the end-to-end tests, the event loops that they run on, and what is shown of one that fails."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Generator, Mapping
+from typing import Final
 
 import pytest
 import uvloop
@@ -14,14 +16,32 @@ __all__ = ["connect", "pooled", "site", "start", "way"]
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
+_LOG_LINES: Final = 40
 
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "both_loops: runs on uvloop and on asyncio's own event loop")
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, LoopFactory]:
-    """uvloop, as a gateway in production has it; modules marked `both_loops` run on asyncio's own loop too."""
+    """uvloop, as a gateway in production has it; what is marked `both_loops` runs on asyncio's own loop too."""
     loops: dict[str, LoopFactory] = {"uvloop": uvloop.new_event_loop}
     if item.get_closest_marker("both_loops"):
         loops["asyncio"] = asyncio.new_event_loop
     return loops
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "both_loops: runs on uvloop and on asyncio's own event loop")
+@pytest.fixture(autouse=True)
+def _gateways_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "pgtrunk_gateway")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    shared = item.funcargs.get("site") if isinstance(item, pytest.Function) else None
+    if report.failed and shared is not None:
+        lines = shared.postgres.log.splitlines()[-_LOG_LINES:]
+        report.sections.append(("the end of PostgreSQL's log", "\n".join(lines)))
+    return report

@@ -59,10 +59,10 @@ async def test_kill_9_of_a_client(start: Start, killed: Way, scenario: str) -> N
         await is_as_before(gateway, killed, 1 + 4)
 
 
-@pytest.mark.parametrize("scenario", ["lock", "query"])
-async def test_kill_9_of_a_quic_client(start: Start, scenario: str) -> None:
-    """It sends no farewell: the gateway has only silence to go by."""
-    gateway = await prepared(start, "quic")
+@pytest.mark.parametrize(("scenario", "settings"), [("lock", {}), ("query", {"quic_idle_timeout": 2})])
+async def test_kill_9_of_a_quic_client(start: Start, scenario: str, settings: dict[str, object]) -> None:
+    """It sends no farewell: the gateway has only silence to go by, ten seconds of it unless told otherwise."""
+    gateway = await prepared(start, "quic", **settings)
     await gateway.trunks[0].close()
     gateway.trunks.clear()
     with victim(gateway, "quic", scenario) as process:
