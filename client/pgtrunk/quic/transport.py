@@ -278,8 +278,8 @@ class StreamTransport(asyncio.Transport):
             self._end(None)
 
     def lose(self, error: SessionLost) -> None:
-        """The connection is gone; for the driver."""
-        self._end(error)
+        """The connection is gone; for the driver. A stream that both ends had closed has lost nothing by it."""
+        self._end(None if self._closing and self._eof_read else error)
 
     def _end(self, error: SessionLost | None) -> None:
         if self._done:
