@@ -35,7 +35,7 @@ __all__ = ["Gateway"]
 log = logging.getLogger(__name__)
 
 _LAST_WORDS = 2.0
-"""Seconds that sessions have to take their last message before they are dropped."""
+"""Seconds that sessions have to take their last message, and cancels to reach Postgres, before they are dropped."""
 
 
 class Gateway:
@@ -124,7 +124,8 @@ class Gateway:
         self._stop_accepting()
         for session in list(self.context.sessions):
             session.kill()
-        await self.cancels.close()
+        # What ran for them ends with them: Postgres would not notice before it has something to say.
+        await self.cancels.close(_LAST_WORDS)
         await self.pools.close(ShuttingDown())
         await self.context.sessions_end(_LAST_WORDS)
         for session in list(self.context.sessions):

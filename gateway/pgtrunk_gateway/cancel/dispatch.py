@@ -117,9 +117,11 @@ class Dispatcher:
         finally:
             transport.abort()
 
-    async def close(self) -> None:
-        """Ends what is under way."""
+    async def close(self, patience: float = 0.0) -> None:
+        """Ends what is under way, and has not come to its own end after ``patience`` seconds."""
         tasks = list(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks, timeout=patience)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
