@@ -20,7 +20,7 @@ from pgtrunk_gateway import logs
 from pgtrunk_gateway.config.load import Loaded, load
 from pgtrunk_gateway.errors import ConfigError
 from pgtrunk_gateway.gateway import Gateway
-from pgtrunk_gateway.stopping import serve_until_stopped
+from pgtrunk_gateway.stopping import catch_signals, serve_until_stopped
 
 __all__ = ["main"]
 
@@ -57,8 +57,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _serve(loaded: Loaded) -> None:
+    signals = catch_signals()
     async with Gateway(loaded) as gateway:
-        await serve_until_stopped(gateway)
+        await serve_until_stopped(gateway, signals)
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:
@@ -89,16 +90,22 @@ def _pidfile(loaded: Loaded) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            os.unlink(path)
+            # Unless somebody removed it, and it is the next one's by now.
+            if _content(path) == os.getpid():
+                os.unlink(path)
+
+
+def _content(path: str) -> int | None:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return int(file.read())
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def _running(path: str) -> int | None:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            pid = int(file.read())
-    except (FileNotFoundError, ValueError):
-        return None
-    if pid <= 0 or pid == os.getpid():
+    pid = _content(path)
+    if pid is None or pid <= 0 or pid == os.getpid():
         # Our own: left by the one before, where every one has the same, as in a container.
         return None
     try:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pgtrunk_gateway.gateway import Gateway
 
-__all__ = ["Patience", "next_patience", "serve_until_stopped"]
+__all__ = ["Patience", "catch_signals", "next_patience", "serve_until_stopped"]
 
 log = logging.getLogger(__name__)
 
@@ -45,17 +45,23 @@ def next_patience(now: Patience, signum: int) -> Patience:
     return max(now, asked)
 
 
-async def serve_until_stopped(gateway: Gateway) -> None:
-    """Serves until a signal ends it, as patiently as the signal asks. Further signals change nothing, until the end."""
+def catch_signals() -> asyncio.Queue[int]:
+    """The signals from now on. To be called before there is anything that the end of the process must not leave."""
     loop = asyncio.get_running_loop()
     signals: asyncio.Queue[int] = asyncio.Queue()
     for signum in _SIGNALS:
         loop.add_signal_handler(signum, signals.put_nowait, signum)
     for signum in _NOT_YET:
         loop.add_signal_handler(signum, _ignore, signum)
+    return signals
+
+
+async def serve_until_stopped(gateway: Gateway, signals: asyncio.Queue[int]) -> None:
+    """Serves until a signal ends it, as patiently as the signal asks. Further signals change nothing, until the end."""
     try:
         await _stop(gateway, signals)
     finally:
+        loop = asyncio.get_running_loop()
         # Handled until the loop closes: the default would end the process at once, with its files left behind.
         for signum in _SIGNALS:
             loop.add_signal_handler(signum, _too_late, signum)

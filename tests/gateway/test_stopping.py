@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from pgtrunk_gateway.stopping import Patience, next_patience, serve_until_stopped
+from pgtrunk_gateway.stopping import Patience, catch_signals, next_patience, serve_until_stopped
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.gateway import Gateway
@@ -51,7 +51,7 @@ async def until_logged(caplog: pytest.LogCaptureFixture, words: str) -> None:
 
 async def test_signals_that_come_while_it_ends_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "pgtrunk_gateway")
-    serving = asyncio.create_task(serve_until_stopped(cast("Gateway", Stopping())))
+    serving = asyncio.create_task(serve_until_stopped(cast("Gateway", Stopping()), catch_signals()))
     # A signal before its handler is there would end the tests.
     await asyncio.sleep(0)
     os.kill(os.getpid(), signal.SIGTERM)
