@@ -1,4 +1,4 @@
-"""What a client sends: the octets of each message, as the documentation has them, and what the gateway reads of them."""
+"""What a client sends: the octets of each message as documented, and what the gateway reads of them."""
 
 from __future__ import annotations
 
