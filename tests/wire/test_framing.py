@@ -57,6 +57,19 @@ def test_a_length_that_no_message_has(length: bytes) -> None:
         reader.next()
 
 
+def test_the_messages_before_a_bad_length_are_found() -> None:
+    hops = messages(encode(b"S") + encode(b"H") + b"Q\0\0\0\x03")
+    assert [next(hops), next(hops)] == [(ord("S"), 0, 5), (ord("H"), 5, 10)]
+    with pytest.raises(ProtocolViolation, match="message 'Q' has length 3"):
+        next(hops)
+
+
+def test_a_message_may_announce_more_than_will_ever_come() -> None:
+    data = encode(b"S") + b"d\x7f\xff\xff\xff" + bytes(100)
+    assert list(messages(data)) == [(ord("S"), 0, 5)]
+    assert whole(data) == 5
+
+
 # -- MessageReader ---------------------------------------------------------------------------------------------------
 
 

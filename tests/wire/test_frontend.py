@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import struct
 
 import pytest
 from hypothesis import given
@@ -60,6 +60,9 @@ def test_the_most_parameters_that_a_bind_can_have() -> None:
 
 def test_all_types_that_a_client_may_send() -> None:
     assert bytes(sorted(client.KINDS)) == b"BCDEFHPQSXcdfp"
+    assert bytes([client.BIND, client.CLOSE, client.COPY_DATA, client.COPY_DONE, client.COPY_FAIL]) == b"BCdcf"
+    assert bytes([client.DESCRIBE, client.EXECUTE, client.FLUSH, client.FUNCTION_CALL, client.PARSE]) == b"DEHFP"
+    assert bytes([client.PASSWORD, client.QUERY, client.SYNC, client.TERMINATE]) == b"pQSX"
 
 
 def test_texts_end_with_zero() -> None:
@@ -72,6 +75,17 @@ def test_texts_end_with_zero() -> None:
         client.text(b"")
 
 
+@given(st.binary(max_size=30), st.integers(0, 40))
+def test_a_text_ends_at_the_first_zero(body: bytes, start: int) -> None:
+    try:
+        value, end = client.text(body, start)
+    except ProtocolViolation:
+        assert 0 not in body[start:]
+        return
+    assert body[start:end] == value + b"\0"
+    assert 0 not in value
+
+
 @given(st.text(st.characters(min_codepoint=1, max_codepoint=127), max_size=20), data)
 def test_the_choice_of_a_mechanism(mechanism: str, first: bytes) -> None:
     message = client.sasl_initial_response(mechanism, first)
@@ -81,6 +95,19 @@ def test_the_choice_of_a_mechanism(mechanism: str, first: bytes) -> None:
 def test_a_choice_without_data() -> None:
     body = b"SCRAM-SHA-256\0\xff\xff\xff\xff"
     assert client.parse_sasl_initial_response(body) == client.SaslInitialResponse("SCRAM-SHA-256", None)
+    assert client.parse_sasl_initial_response(b"X\0\0\0\0\0") == client.SaslInitialResponse("X", b"")
+
+
+def test_a_mechanism_that_is_not_ascii_is_one_that_nobody_knows() -> None:
+    body = b"SCRAM\xff\0\0\0\0\0"
+    assert client.parse_sasl_initial_response(body) == client.SaslInitialResponse("SCRAM\ufffd", b"")
+
+
+def test_a_choice_in_part_is_none() -> None:
+    body = client.sasl_initial_response("SCRAM-SHA-256", b"n,,n=,r=x")[HEADER_SIZE:]
+    for end in range(len(body)):
+        with pytest.raises(ProtocolViolation):
+            client.parse_sasl_initial_response(body[:end])
 
 
 @pytest.mark.parametrize(
@@ -93,7 +120,9 @@ def test_a_choice_without_data() -> None:
         b"SCRAM-SHA-256\0\0\0\0\x04n,,",
         b"SCRAM-SHA-256\0\0\0\0\x02n,,",
         b"SCRAM-SHA-256\0\xff\xff\xff\xffn,,",
+        b"SCRAM-SHA-256\0\xff\xff\xff\xfe",
         b"SCRAM-SHA-256\0\x80\0\0\0",
+        b"SCRAM-SHA-256\0\x7f\xff\xff\xffn,,",
     ],
 )
 def test_what_is_no_choice(body: bytes) -> None:
@@ -101,7 +130,18 @@ def test_what_is_no_choice(body: bytes) -> None:
         client.parse_sasl_initial_response(body)
 
 
-@given(data)
+announced = st.builds(
+    lambda name, length, first: name + b"\0" + struct.pack("!i", length) + first,
+    st.binary(max_size=10),
+    st.integers(-3, 10) | st.integers(-(1 << 31), (1 << 31) - 1),
+    st.binary(max_size=10),
+)
+
+
+@given(data | announced)
 def test_nothing_but_protocol_violations(body: bytes) -> None:
-    with contextlib.suppress(ProtocolViolation):
-        client.parse_sasl_initial_response(body)
+    try:
+        response = client.parse_sasl_initial_response(body)
+    except ProtocolViolation:
+        return
+    assert len(response.mechanism) + 5 + len(response.data or b"") == len(body)

@@ -49,12 +49,39 @@ def test_a_packet_in_part_is_waited_for(sent: StartupPacket) -> None:
 
 def test_what_libpq_sends() -> None:
     message = StartupMessage(parameters={"user": "app", "database": "shop"})
-    assert message.protocol == PROTOCOL_3_0
-    assert message.encode() == bytes.fromhex("00000020 00030000") + b"user\0app\0database\0shop\0\0"
-    assert SSLRequest().encode() == bytes.fromhex("00000008 04d2162f")
-    assert GSSENCRequest().encode() == bytes.fromhex("00000008 04d21630")
-    assert CancelRequest(1, b"\1\2\3\4").encode() == bytes.fromhex("00000010 04d2162e 00000001 01020304")
+    data = bytes.fromhex("00000020 00030000") + b"user\0app\0database\0shop\0\0"
+    assert message.encode() == data
+    assert parse_startup(data) == (message, 32)
     assert StartupMessage(PROTOCOL_3_2).encode() == bytes.fromhex("00000009 00030002 00")
+
+
+@pytest.mark.parametrize(
+    ("sent", "octets"),
+    [
+        (SSLRequest(), "00000008 04d2162f"),
+        (GSSENCRequest(), "00000008 04d21630"),
+        (CancelRequest(1, b"\1\2\3\4"), "00000010 04d2162e 00000001 01020304"),
+        (CancelRequest(-1, b"\xff" * 256), "0000010c 04d2162e ffffffff" + "ff" * 256),
+    ],
+    ids=["ssl", "gssenc", "cancel of 3.0", "cancel of 3.2"],
+)
+def test_requests_by_their_octets(sent: StartupPacket, octets: str) -> None:
+    data = bytes.fromhex(octets)
+    assert sent.encode() == data
+    assert parse_startup(data) == (sent, len(data))
+
+
+@pytest.mark.parametrize("minor", [0, 1, 2, 3, 9999, 0xFFFF])
+def test_the_minor_version_is_left_to_the_caller(minor: int) -> None:
+    parsed = parse_startup(packet(PROTOCOL_3_0 | minor, b"user\0x\0\0"))
+    assert parsed == (StartupMessage(PROTOCOL_3_0 | minor, {"user": "x"}), 16)
+
+
+def test_the_longest_packet() -> None:
+    value = "x" * (10_000 - len(packet(PROTOCOL_3_0, b"user\0\0\0")))
+    data = StartupMessage(parameters={"user": value}).encode()
+    assert len(data) == 10_000
+    assert parse_startup(data) == (StartupMessage(parameters={"user": value}), 10_000)
 
 
 def test_protocol_options_are_kept_apart() -> None:
@@ -123,10 +150,28 @@ def test_it_shows_in_the_first_octets_that_show_it(head: bytes) -> None:
         parse_startup(head)
 
 
-@given(st.binary(max_size=40) | st.binary(max_size=30).map(lambda body: packet(PROTOCOL_3_0, body)))
-def test_nothing_but_protocol_violations(data: bytes) -> None:
+codes = st.sampled_from([PROTOCOL_3_0, PROTOCOL_3_2, 2 << 16, *(1234 << 16 | low for low in range(5677, 5682))])
+garbage = st.one_of(
+    st.binary(max_size=40),
+    st.builds(packet, codes, st.binary(max_size=30)),
+    st.builds(packet, codes, st.lists(st.sampled_from([b"\0", b"a", b"_pq_.", b"\xc3"]), max_size=12).map(b"".join)),
+    st.builds(lambda size, code, body: struct.pack("!ii", size, code) + body, st.integers(0, 300), codes, st.binary()),
+)
+
+
+def outcome(data: bytes) -> tuple[StartupPacket, int] | str | None:
+    """What is parsed, or what is said against it; any other error is a failed test."""
     try:
-        parsed = parse_startup(data)
-    except ProtocolViolation:
-        return
-    assert parsed is None or parsed[1] <= len(data)
+        return parse_startup(data)
+    except ProtocolViolation as violation:
+        return str(violation)
+
+
+@given(garbage)
+def test_nothing_but_protocol_violations_and_no_change_of_mind(data: bytes) -> None:
+    outcomes = [outcome(data[:end]) for end in range(len(data) + 1)]
+    known = [found for found in outcomes if found is not None]
+    assert outcomes == [None] * (len(outcomes) - len(known)) + known[:1] * len(known)
+    if known and not isinstance(known[0], str):
+        _, length = known[0]
+        assert length == len(outcomes) - len(known)
