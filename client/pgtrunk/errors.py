@@ -35,6 +35,8 @@ class CertificateFileError(PgtrunkError):
     """A certificate, a key or a set of CAs could not be loaded. The message names the setting and the file."""
 
     sqlstate = "F0000"
+    setting: str | None = None
+    """Whose file it is; None where no setting is to blame."""
 
 
 class ProtocolViolation(PgtrunkError):

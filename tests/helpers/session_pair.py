@@ -35,6 +35,7 @@ from pgtrunk_gateway.session.statements import Catalogue, Prepared
 if TYPE_CHECKING:
     from pgtrunk_gateway.pool.holder import Holder
     from pgtrunk_gateway.pool.pool import Pool
+    from pgtrunk_gateway.session.parameters import Profile
 
 __all__ = ["Link", "PairedClient", "ScriptedPool", "SessionPair", "Splitter", "pieces", "whole"]
 
@@ -91,6 +92,7 @@ class ScriptedPool:
         self.waiting: OrderedDict[Holder, float] = OrderedDict()
         self.choose: Callable[[list[Backend]], int] = lambda free: 0
         self.gone: list[str] = []
+        self.taken: set[Profile] = set()
 
     def take(self, holder: Holder) -> Backend | None:
         if not self.free or self.waiting:
@@ -117,6 +119,9 @@ class ScriptedPool:
                 return
         backend.holder = None
         self.free.append(backend)
+
+    def remember(self, settings: Profile) -> None:
+        self.taken.add(settings)
 
     def lost(self, backend: Backend, reason: str) -> None:
         self.gone.append(reason)
@@ -162,6 +167,7 @@ class PairedClient:
                 pool=cast("Pool", pair.pool),
                 key=CancelKey(1, b"\0\0\0\0"),
                 profile=profile({**DEFAULTS, **settings}),
+                certain=pair.certain,
                 query_wait_timeout=0,
                 idle_transaction_timeout=pair.idle_transaction_timeout,
             ),
@@ -211,11 +217,14 @@ class SessionPair:
         prepared: int = 200,
         split: Splitter = whole,
         idle_transaction_timeout: float = 0.0,
+        certain: bool = True,
         **config: Any,
     ) -> None:
         self.store = Store()
         self.split = split
         self.idle_transaction_timeout = idle_transaction_timeout
+        self.certain = certain
+        """Whether the clients' settings are known to be ones that the server takes."""
         self.pool = ScriptedPool()
         self.cancels = FakeCancels()
         self.context = Context(

@@ -34,6 +34,8 @@ class Greeter:
         self.error: GatewayError | None = None
         self.gate = asyncio.Event()
         self.gate.set()
+        self.taken: set[object] = set()
+        self.trouble = " The last connection failed: no."
 
     async def greet(self) -> dict[str, str]:
         await self.gate.wait()

@@ -7,6 +7,7 @@ tried in the resolver's order, each with a fair share of the time that is left. 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import socket
@@ -86,6 +87,12 @@ class ClientConfig:
             configuration.certificate, configuration.private_key = mine.certificate, mine.key
             configuration.certificate_chain = list(mine.chain)
         return configuration
+
+
+@functools.cache
+def _warn_once(warning: str) -> None:
+    """It is about this machine, and the same for every connection."""
+    logger.warning("%s", warning)
 
 
 async def connect(host: str, port: int, *, config: ClientConfig, timeout: float) -> ClientConnection:
@@ -250,7 +257,7 @@ class ClientConnection(asyncio.DatagramProtocol):
             sock.setblocking(False)
             warning = tune(sock, self._driver.quic.limits.socket_buffer)
             if warning is not None:
-                logger.debug("%s: %s", self._peer, warning)
+                _warn_once(warning)
             sock.connect(self._address)
             self._driver.extra["sockname"] = sock.getsockname()
             await self._loop.create_datagram_endpoint(lambda: self, sock=sock)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["ALPN", "CID_LENGTH", "ByteBudget", "QuicLimits", "quic_configuration"]
 
 ALPN = ("postgresql",)
-"""What a connection of plain protocol v3 streams calls itself (DESIGN 3.1)."""
+"""What a connection of plain protocol v3 streams calls itself."""
 
 CID_LENGTH = 8
-"""Octets of the connection ids that we issue (DESIGN, "Formats")."""
+"""Octets of the connection ids that we issue; see connection_id.py."""
 
 ALARM_SLACK = 0.001
 """How late, in seconds, an event loop's timer commonly fires; part of max_ack_delay by RFC 9000 section 18.2."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -60,10 +62,12 @@ def load_credentials(
 ) -> Credentials:
     """Returns what the two files hold; ``now`` is in seconds since 1970. Raises ``CertificateFileError``."""
     cert, key = f'{cert_setting} "{cert_file}"', f'{key_setting} "{key_file}"'
-    certificate, *chain = _certificates(cert_file, cert, other=key_setting)
-    _check_size(cert, [certificate, *chain])
-    private = _private_key(key_file, key)
-    _match(cert, certificate, chain, key, private)
+    with _blaming(cert_setting):
+        certificate, *chain = _certificates(cert_file, cert, other=key_setting)
+        _check_size(cert, [certificate, *chain])
+    with _blaming(key_setting):
+        private = _private_key(key_file, key)
+        _match(cert, certificate, chain, key, private)
     warnings = [*_dates(cert, certificate, now), *_purpose(cert, certificate), *_open_to_all(key_file, key)]
     return Credentials(certificate, tuple(chain), private, tuple(warnings))
 
@@ -71,8 +75,18 @@ def load_credentials(
 def load_authority(ca_file: str, *, now: float, setting: str = "quic_client_ca_file") -> Authority:
     """Returns the CAs that the file holds; ``now`` is in seconds since 1970. Raises ``CertificateFileError``."""
     what = f'{setting} "{ca_file}"'
-    cas = _certificates(ca_file, what, other="none")
+    with _blaming(setting):
+        cas = _certificates(ca_file, what, other="none")
     return Authority(ClientAuthority(cas), tuple(warning for ca in cas for warning in _dates(what, ca, now)))
+
+
+@contextmanager
+def _blaming(setting: str) -> Iterator[None]:
+    try:
+        yield
+    except CertificateFileError as error:
+        error.setting = setting
+        raise
 
 
 def _read(path: str, what: str) -> bytes:

@@ -28,6 +28,9 @@ __all__ = ["Cancellable", "Dispatcher"]
 
 log = logging.getLogger(__name__)
 
+_FOREVER = 3600.0
+"""Seconds; cancel_wait_timeout = 0 switches it off, but nobody else gets the backend meanwhile."""
+
 
 class Cancellable(Protocol):
     """A session, as far as a cancel is concerned."""
@@ -46,7 +49,7 @@ class Dispatcher:
         self.sent = 0
         self.ignored = 0
         """Requests with a wrong key, for a session that runs nothing, or overtaken by the end of the query."""
-        self._timeout = timeout or None
+        self._timeout = timeout or _FOREVER
         self._tune = tune
         self._tasks: set[asyncio.Task[None]] = set()
 

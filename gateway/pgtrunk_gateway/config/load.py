@@ -41,7 +41,11 @@ class Loaded:
 
     def error(self, key: str, message: str) -> ConfigError:
         """An error that came to light later, such as a taken port or a key that does not match, at the key's line."""
-        return self.sources.get(key, Source(self.path)).error(f"{key}: {message}")
+        return self.at(key).error(f"{key}: {message}")
+
+    def at(self, key: str) -> Source:
+        """Where a key of the main section was set, or the file as a whole."""
+        return self.sources.get(key, Source(self.path))
 
 
 def load(path: str | PathLike[str]) -> Loaded:

@@ -34,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             asyncio.run(_demonstrate(console, site, arguments))
             if not arguments.once:
                 _stay(console, site)
+        if not arguments.once:
+            console.print("stopped; all files are removed")
     except PgtrunkError as error:
         print(f"pgtrunk-demo: {error}", file=sys.stderr)
         return 1
@@ -151,4 +153,4 @@ Ctrl-C stops everything and removes the files.""",
     try:
         site.wait()
     except KeyboardInterrupt:
-        console.print("stopped; all files are removed")
+        console.print("stopping ...")

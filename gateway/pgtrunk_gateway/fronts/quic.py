@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pgtrunk.errors import CertificateFileError
 from pgtrunk.quic.config import ByteBudget, QuicLimits
 from pgtrunk.quic.server import Listener, ServerConfig, listen
-from pgtrunk_gateway.fronts.tcp import readable
+from pgtrunk_gateway.address import readable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,7 @@ class QuicFront:
                 port = config.quic_listen_port or (listeners[0].addresses[0][1] if listeners else 0)
                 listeners.append(await listen(host, port, config=server, accept=lambda _: session("quic")))
         except CertificateFileError as error:
-            raise loaded.error("quic_cert_file", str(error)) from error
+            raise loaded.at(error.setting or "quic_cert_file").error(str(error)) from error
         except BaseException:
             await cls._close(listeners)
             raise

@@ -7,11 +7,13 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pgtrunk_gateway.address import readable
+
 if TYPE_CHECKING:
     from pgtrunk_gateway.config.settings import Config
     from pgtrunk_gateway.fronts.front import SessionFactory
 
-__all__ = ["TcpFront", "readable", "tcp_tuner"]
+__all__ = ["TcpFront", "tcp_tuner"]
 
 
 class TcpFront:
@@ -83,12 +85,6 @@ def _bind(family: int, address: tuple[Any, ...], tune: Callable[[socket.socket],
         sock.close()
         raise
     return sock
-
-
-def readable(address: tuple[Any, ...]) -> str:
-    """A socket address as a person would write it."""
-    host, port = address[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def tcp_tuner(config: Config) -> Callable[[socket.socket], None]:

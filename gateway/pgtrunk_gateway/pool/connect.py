@@ -76,11 +76,17 @@ async def dial(target: Target, factory: Callable[[], _P], tune: SocketTuner) -> 
         if path is not None:
             return await loop.create_unix_connection(factory, path)
         transport, protocol = await loop.create_connection(factory, target.host, target.port)
-    except OSError as error:
+        try:
+            tune(transport.get_extra_info("socket"))
+        except BaseException:
+            transport.abort()
+            raise
+    except (OSError, UnicodeError) as error:
+        # A name with an empty or an overlong label is a UnicodeError: the resolver never sees it.
+        reason = getattr(error, "strerror", None) or error
         raise BackendUnavailable(
-            f"cannot connect to the server at {target}: {error.strerror or error}", log=f"connect failed: {error}"
+            f"cannot connect to the server at {target}: {reason}", log=f"connect failed: {error}"
         ) from error
-    tune(transport.get_extra_info("socket"))
     return transport, protocol
 
 
@@ -93,7 +99,10 @@ async def _log_in(target: Target, transport: asyncio.Transport, inbox: Inbox, de
                 case Send(data):
                     transport.write(data)
                 case Derive(derivation):
-                    transport.write(handshake.derived(await derive(derivation)).data)
+                    keys = await derive(derivation)
+                    if transport.is_closing():
+                        raise ConnectionResetError("the server closed the connection")
+                    transport.write(handshake.derived(keys).data)
     if transport.is_closing():
         raise BackendUnavailable(f"connection to the server at {target} lost right after its login")
     # Nothing is read from here on until a Backend has taken the transport over.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.pool.holder import Holder
     from pgtrunk_gateway.pool.limits import PoolLimits
     from pgtrunk_gateway.pool.target import Target
+    from pgtrunk_gateway.session.parameters import Profile
 
 __all__ = ["Pool", "PoolCounters"]
 
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 
 _NOT_NOW = frozenset({"57P03", "53300", "53400"})
 """Postgres refuses a login with these only for now: starting up, shutting down, or full."""
+_REMEMBERED = 1000
+"""Sets of settings; what clients want without end, such as a new search_path each, is not kept without end."""
 
 
 @dataclass(slots=True)
@@ -61,6 +64,8 @@ class Pool:
         self.idle: list[Backend] = []
         """Least recently used first."""
         self.backends: dict[int, Backend] = {}
+        self.taken: set[Profile] = set()
+        """Settings, as clients spelt them, that the server has taken."""
         self.waiting: OrderedDict[Holder, float] = OrderedDict()
         """Who waits, in order, and until when."""
         self._connecting: set[asyncio.Task[None]] = set()
@@ -179,15 +184,18 @@ class Pool:
             f"Pool {self.key} has {len(self.backends)} of {self.limits.size or 'unlimited'} backends, "
             f"{self.busy} of them in use; {len(self.waiting)} more sessions wait."
         )
-        if self._last_error is not None:
-            detail += f" The last connection failed: {self._last_error.message}."
         return QueryWaitTimeout(
             "query_wait_timeout: no backend became free in time",
-            detail=detail,
+            detail=detail + self.trouble,
             hint="Raise query_wait_timeout or default_pool_size, or make transactions shorter.",
             severity="ERROR",
             log="query_wait_timeout",
         )
+
+    @property
+    def trouble(self) -> str:
+        """Why no connection can be opened just now, as the end of a DETAIL; "" where one could be."""
+        return "" if self._last_error is None else f" The last connection failed: {self._last_error.message}."
 
     # -- the first login -----------------------------------------------------------------------------------------------
 
@@ -219,6 +227,12 @@ class Pool:
             # Whoever waited may be gone by now; nobody else reads it.
             self._greeting.exception()
             self._greeting = None
+
+    def remember(self, settings: Profile) -> None:
+        """The server has taken these: the next session that wants them need not ask first."""
+        if len(self.taken) >= _REMEMBERED:
+            self.taken.clear()
+        self.taken.add(settings)
 
     # -- maintenance ---------------------------------------------------------------------------------------------------
 

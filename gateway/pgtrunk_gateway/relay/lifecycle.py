@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from pgtrunk.wire import backend as server
+from pgtrunk_gateway.address import readable
 from pgtrunk_gateway.errors import GatewayError, IdleTransactionTimeout, QueryCanceled, ShuttingDown
 from pgtrunk_gateway.session.inbound import Inbound
 from pgtrunk_gateway.session.replies import IDLE
@@ -55,6 +56,10 @@ class Lifecycle(asyncio.Protocol):
         self.profile: Profile = ()
         """The settings that the client wants."""
         self.transport: asyncio.Transport
+        self.peer = front
+        """The client's address as the log shows it."""
+        self.address: str | None = None
+        """The client's IP address; None on a unix socket."""
         self.relay: Callable[[bytes], None]
         """The transport's write: bytes from the backend go straight there."""
         self._inbound = Inbound(context.config.max_packet_size)
@@ -81,21 +86,6 @@ class Lifecycle(asyncio.Protocol):
 
     def __repr__(self) -> str:
         return f"<Session {self} {self.front} {self.state.name}>"
-
-    @property
-    def peer(self) -> str:
-        """The client's address as the log shows it."""
-        peername = self.transport.get_extra_info("peername")
-        if isinstance(peername, tuple):
-            host = f"[{peername[0]}]" if ":" in peername[0] else peername[0]
-            return f"{host}:{peername[1]}"
-        return self.front
-
-    @property
-    def address(self) -> str | None:
-        """The client's IP address; None on a unix socket."""
-        peername = self.transport.get_extra_info("peername")
-        return peername[0] if isinstance(peername, tuple) else None
 
     def _pause(self, why: int) -> None:
         if not self._paused:
@@ -175,6 +165,11 @@ class Lifecycle(asyncio.Protocol):
         # uvloop's transports are asyncio.Transport in all but name.
         self.transport = cast("asyncio.Transport", transport)
         self.relay = self.transport.write
+        # Asked now: a transport that is closed need not know it any more.
+        peername = transport.get_extra_info("peername")
+        if isinstance(peername, tuple):
+            self.address = peername[0]
+            self.peer = readable(peername)
         self._since = self._loop.time()
         self.context.session_begins(self)
         self._start_login()
@@ -314,10 +309,12 @@ class Lifecycle(asyncio.Protocol):
     def _idle_too_long(self, timeout: float) -> None:
         self._idle_timer = None
         backend = self.backend
-        if backend is None or not backend.replies.settled:
+        if backend is None:
             return
-        if backend.replies.status == IDLE and not self.requests.open and not self._inbound.rest:
-            return
+        if not self._inbound.rest:
+            replies = backend.replies
+            if not replies.settled or (replies.status == IDLE and not self.requests.open):
+                return
         remaining = self._idle_at + timeout - self._loop.time()
         if remaining > 0:
             self._idle_timer = self._loop.call_later(remaining, self._idle_too_long, timeout)

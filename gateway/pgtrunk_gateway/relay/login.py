@@ -60,6 +60,8 @@ class Admission:
     pool: Pool
     key: CancelKey
     profile: parameters.Profile
+    certain: bool
+    """Whether the server will take all of the profile."""
     query_wait_timeout: float
     idle_transaction_timeout: float
 
@@ -102,6 +104,8 @@ class SessionLogin:
         self._paused = False
         self._counted = False
         self._ended = False
+        self._pool: Pool | None = None
+        """Whose first login at the server is waited for."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="login")
 
     def stop(self) -> None:
@@ -133,7 +137,8 @@ class SessionLogin:
             self._client.vanished()
             return
         except TimeoutError:
-            error = LoginTimeout(detail=f"client_login_timeout = {timeout:g} s.")
+            trouble = "" if self._pool is None else self._pool.trouble
+            error = LoginTimeout(detail=f"client_login_timeout = {timeout:g} s.{trouble}")
         except ProtocolViolation as violation:
             error = ProtocolError(str(violation))
         except GatewayError as refusal:
@@ -181,8 +186,10 @@ class SessionLogin:
             )
         wanted = _settings(packet.parameters, self._context.config.ignore_startup_parameters)
         pool = self._context.pool(entry, user)
-        reported = {**await pool.greet(), **wanted}
-        return self._welcome(user, entry, pool, reported)
+        self._pool = pool
+        greeting = await pool.greet()
+        certain = all(parameters.is_certain(name, value, greeting) for name, value in wanted.items())
+        return self._welcome(user, entry, pool, {**greeting, **wanted}, certain)
 
     async def _startup(self) -> StartupMessage | CancelRequest:
         data = b""
@@ -277,7 +284,9 @@ class SessionLogin:
             raise ProtocolViolation(f"expected a password message, got {chr(kind)!r}")
         return login.message(body)
 
-    def _welcome(self, user: str, entry: DatabaseConfig, pool: Pool, reported: Mapping[str, str]) -> Admission:
+    def _welcome(
+        self, user: str, entry: DatabaseConfig, pool: Pool, reported: Mapping[str, str], certain: bool
+    ) -> Admission:
         config = self._context.config
         key = self._context.cancels.register(self._client)
         welcome = [server.authentication_ok()]
@@ -291,6 +300,7 @@ class SessionLogin:
             pool=pool,
             key=key,
             profile=parameters.profile(reported),
+            certain=certain,
             query_wait_timeout=config.resolve_query_wait_timeout(entry, user),
             idle_transaction_timeout=config.resolve_idle_transaction_timeout(user),
         )

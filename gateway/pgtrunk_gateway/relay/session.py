@@ -46,6 +46,9 @@ _HOLD: Final = 16 << 10
 class Session(Lifecycle):
     """A client's session over any front."""
 
+    _certain = True
+    """Whether the server is known to take the settings that the client wants."""
+
     def _start_login(self) -> None:
         self.login = SessionLogin(self.context, self)
 
@@ -55,6 +58,7 @@ class Session(Lifecycle):
         self.admission = admission
         self._pool = admission.pool
         self.profile = admission.profile
+        self._certain = admission.certain or admission.profile in admission.pool.taken
         self._handle(Event.ADMITTED)
         if self.context.config.log_connections:
             log.info("%s login attempt: db=%s user=%s front=%s", self, admission.database, admission.user, self.front)
@@ -101,6 +105,9 @@ class Session(Lifecycle):
         settings = b""
         if fresh and (self._client_full or self.profile is not backend.profile):
             settings = self._begin_lease(backend)
+            if settings and not self._certain:
+                self._send_settings_alone(settings, data, shape)
+                return
         try:
             out = self.requests.plan(data, replies, shape)
         except BrokenRequest as error:
@@ -146,6 +153,14 @@ class Session(Lifecycle):
         backend.replies.push(owed.HIDDEN_QUERY)
         return query(sql)
 
+    def _send_settings_alone(self, settings: bytes, data: bytes, shape: int) -> None:
+        """Postgres would refuse the login of a client with a wrong setting: nothing of its request may run under
+        another. So the request follows when the settings have been taken, this once."""
+        assert self.backend is not None
+        self._request, self._shape = data, shape
+        self.backend.transport.write(settings)
+        self._handle(Event.UNPINNED)
+
     # -- the backend's bytes: hot --------------------------------------------------------------------------------------
 
     def settled(self) -> None:
@@ -159,7 +174,8 @@ class Session(Lifecycle):
         if replies.status != _IDLE or self.requests.open or self._inbound.rest:
             self._idle_in_transaction()
             return
-        if backend.cancels:
+        if backend.cancels or replies.fatal is not None:
+            # It will be released when the cancels have ended, or is about to be lost.
             return
         if self.state is not _STATE_LEASED or self._client_full or self._paused:
             failed, self._unpinned_failed = self._unpinned_failed, False
@@ -178,6 +194,9 @@ class Session(Lifecycle):
         self._unpinned_failed = replies.failed_unpinned or self._unpinned_failed
         if replies.parameters_changed:
             told, self.profile = self.profile, backend.profile
+            if not self._certain and replies.hidden_error is None:
+                self._certain = True
+                self._pool.remember(told)
             for name, value in changed(told, self.profile):
                 if name not in replies.shown:
                     self.transport.write(server.parameter_status(name, value))
@@ -210,6 +229,9 @@ class Session(Lifecycle):
                 data = self._pass_rest(data)
             if data:
                 self._dispatch(self._inbound.feed(data))
+            if self._inbound.rest and self.backend is not None:
+                # Half a message keeps the backend, as a transaction does.
+                self._idle_in_transaction()
         except GatewayError as error:
             self.fail(error)
         except ProtocolViolation as error:
@@ -218,6 +240,7 @@ class Session(Lifecycle):
     def _pass_rest(self, data: bytes) -> bytes:
         # Of a request that was refused, nobody wants the rest.
         part, data = self._inbound.pass_rest(data)
+        self._idle_at = self._loop.time()
         if self.backend is not None:
             self.backend.transport.write(part)
             if not self._inbound.rest and self.backend.replies.settled:
@@ -263,7 +286,10 @@ class Session(Lifecycle):
 
     def _resume_held(self) -> None:
         data, self._request = self._request, b""
-        if data:
+        if data and self.state is State.IDLE:
+            # Its settings went ahead of it.
+            self._begin(data, self._shape)
+        elif data:
             self._dispatch(self._skipped(*skip_refused(data)))
         self._take_late()
 

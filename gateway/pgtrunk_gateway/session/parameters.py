@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["TRACKED", "Profile", "apply", "changed", "profile", "startup_value", "tracked_name"]
+__all__ = ["TRACKED", "Profile", "apply", "changed", "is_certain", "profile", "startup_value", "tracked_name"]
 
 TRACKED = (
     "client_encoding",
@@ -46,6 +46,11 @@ def startup_value(name: str, value: str) -> str:
     if name == "client_encoding" and "".join(filter(str.isalnum, value.lower())) in ("utf8", "unicode"):
         return "UTF8"
     return value
+
+
+def is_certain(name: str, value: str, reported: Mapping[str, str]) -> bool:
+    """Whether the server will take this value: it has it already, or it takes any."""
+    return name == "application_name" or reported.get(name) == value
 
 
 def profile(parameters: Mapping[str, str]) -> Profile:

@@ -57,7 +57,7 @@ _ROWS = frozenset(b"Dd")
 _FATAL = (b"\0VFATAL\0", b"\0VPANIC\0")
 _STALE_PLAN = b"\0RRevalidateCachedQuery\0"
 """The routine that finds a plan to return other columns than before; its SQLSTATE, 0A000, is that of much else."""
-_WATCHED = bytes(kind in b"ZCSGWE" for kind in range(256))
+_WATCHED = bytes(kind in b"ZCSGWEA" for kind in range(256))
 
 
 class Asker(Protocol):
@@ -250,7 +250,8 @@ class Replies(Cutting):
             self._answer(kind, data, start, end)
 
     def _asynchronous(self, kind: int, data: bytes, start: int, end: int) -> None:
-        hidden = self._hides() and kind != _NOTIFICATION
+        # Who listened may have given the backend back long ago: a notification is for nobody here.
+        hidden = self._hides() or kind == _NOTIFICATION
         if hidden:
             self._emit(data, start, end)
         if kind == _PARAMETER:
