@@ -187,3 +187,47 @@ async def test_a_setting_that_postgres_refuses(start: Start, pooled: Way, settin
     other = await gateway.connect(pooled)
     assert await other.fetchval("SHOW client_encoding") == "UTF8"
     assert gateway.counters()["backends"] == 1
+
+
+@pytest.mark.parametrize("setting", [{"TimeZone": "Mars/X"}, {"DateStyle": "Stardate"}, {"client_encoding": "EBCDIC"}])
+async def test_nothing_runs_under_a_setting_that_postgres_refuses(
+    start: Start, pooled: Way, setting: dict[str, str]
+) -> None:
+    gateway = await start(auth_type="trust", default_pool_size=1)
+    gateway.site.admin.execute("CREATE TABLE refused (a int)")
+    gateway.site.admin.execute("ALTER TABLE refused OWNER TO app")
+    try:
+        session = await RawSession.start(gateway, pooled, **setting)
+        session.send(frontend.query(b"INSERT INTO refused VALUES (1)"))
+        *_, last = await session.until_lost()
+        assert (last.kind, last.error.severity, last.error.sqlstate) == ("E", "FATAL", "22023")
+        assert "invalid value for parameter" in last.error.message
+        assert gateway.site.admin.value("SELECT count(*) FROM refused") == 0
+        # Nor has the backend anything of it.
+        other = await gateway.connect(pooled)
+        assert await other.fetchval("SHOW TimeZone") != "Mars/X"
+    finally:
+        gateway.site.admin.execute("DROP TABLE refused")
+
+
+async def test_settings_are_proven_once_for_all_sessions_that_want_them(start: Start) -> None:
+    gateway = await start(auth_type="trust", default_pool_size=1)
+    first = await RawSession.start(gateway, "tcp", TimeZone="Asia/Tokyo")
+    assert await first.ask(frontend.query(b"SELECT 1")) == "TDCZI"
+    plain = await RawSession.start(gateway, "tcp")
+    assert await plain.ask(frontend.query(b"SELECT 1")) == "TDCZI"
+    flights = counted(gateway)
+    second = await RawSession.start(gateway, "tcp", TimeZone="Asia/Tokyo")
+    assert await second.ask(frontend.query(b"SELECT 1")) == "TDCZI"
+    assert len(flights.writes) == 1
+
+
+async def test_a_notification_reaches_nobody_else(start: Start, pooled: Way) -> None:
+    gateway = await start(auth_type="trust", default_pool_size=1)
+    listener = await RawSession.start(gateway, pooled)
+    assert await listener.ask(frontend.query(b"LISTEN news")) == "CZI"
+    other = await RawSession.start(gateway, pooled)
+    gateway.site.admin.execute("NOTIFY news")
+    for query in (b"SELECT 1", b"NOTIFY news"):
+        other.send(frontend.query(query))
+        assert "A" not in {message.kind for message in await other.until_ready()}

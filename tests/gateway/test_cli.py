@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pgtrunk.certs import create_certificates
 from pgtrunk_gateway import cli
 
 
@@ -31,6 +32,21 @@ def test_a_taken_port_and_an_impossible_name(tmp_path: Path) -> None:
     assert code == 1
     assert "gateway.ini:6: listen_port: cannot listen on TCP a..b port 0" in said
     assert "Traceback" not in said
+
+
+def test_a_certificate_that_cannot_be_used_is_blamed_on_its_own_line(tmp_path: Path) -> None:
+    ours, theirs = create_certificates(tmp_path / "a"), create_certificates(tmp_path / "b")
+    (tmp_path / "junk.pem").write_text("junk")
+    quic = ["auth_type = trust", "listen_addr = 127.0.0.1", "listen_port = 0", f"quic_cert_file = {ours.server_cert}"]
+    code, said = run(tmp_path, *quic, f"quic_key_file = {theirs.server_key}")
+    assert code == 1
+    assert f'gateway.ini:9: quic_key_file "{theirs.server_key}" is not the key of the certificate' in said
+    code, said = run(tmp_path, *quic, f"quic_key_file = {ours.server_key}", "quic_client_ca_file = junk.pem")
+    assert code == 1
+    assert 'gateway.ini:10: quic_client_ca_file "junk.pem" holds no certificate' in said
+    code, said = run(tmp_path, *quic[:3], "quic_cert_file = missing.pem", f"quic_key_file = {ours.server_key}")
+    assert code == 1
+    assert 'gateway.ini:8: quic_cert_file: cannot read "missing.pem"' in said
 
 
 @pytest.mark.parametrize("content", ["", "no number", "-1", "0", str(os.getpid()), str(1 << 40)])
