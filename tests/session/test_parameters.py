@@ -69,9 +69,8 @@ def test_only_what_differs_is_set() -> None:
 
 
 def test_what_the_server_does_not_report_is_left_alone() -> None:
-    assert (
-        apply(profile({"TimeZone": "UTC"}), profile({"TimeZone": "GMT", "search_path": "a"})) == b"SET TimeZone='GMT'"
-    )
+    current, wanted = profile({"TimeZone": "UTC"}), profile({"TimeZone": "GMT", "search_path": "a"})
+    assert apply(current, wanted) == b"SET TimeZone='GMT'"
 
 
 @pytest.mark.parametrize(
