@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Generator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 import uvloop
 
 from helpers.gateways import connect, pooled, site, start, way
+
+if TYPE_CHECKING:
+    from helpers.site import Site
 
 __all__ = ["connect", "pooled", "site", "start", "way"]
 
@@ -42,6 +45,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     shared = item.funcargs.get("site") if isinstance(item, pytest.Function) else None
     if report.failed and shared is not None:
-        lines = shared.postgres.log.splitlines()[-_LOG_LINES:]
+        lines = cast("Site", shared).postgres.log.splitlines()[-_LOG_LINES:]
         report.sections.append(("the end of PostgreSQL's log", "\n".join(lines)))
     return report

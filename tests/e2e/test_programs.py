@@ -140,7 +140,7 @@ def test_libpq_pipelines_around_errors(gateway: GatewayProcess, libpq: str, prep
                     libpq_session.send_query_params(query, [b"%d" % number])
             libpq_session.pipeline_sync()
         for batch in range(30):
-            told = []
+            told: list[ExecStatus] = []
             while not told or told[-1] != ExecStatus.PIPELINE_SYNC:
                 if (result := libpq_session.get_result()) is not None:
                     told.append(ExecStatus(result.status))
