@@ -107,7 +107,7 @@ def test_sigterm_waits_for_clients(site: Site) -> None:
             with session.transaction():
                 assert session.execute("SELECT 1").fetchone() == (1,)
         for way in ("tcp", "unix"):
-            with pytest.raises(psycopg.OperationalError, match="Connection refused|No such file"):
+            with pytest.raises(psycopg.OperationalError, match=r"Connection refused|No such file"):
                 psycopg.connect(**conninfo | {"host": conninfo["host"] if way == "tcp" else str(gateway.place)})
         idle.close()
         assert busy.execute("SELECT 1").fetchone() == (1,)
