@@ -193,6 +193,40 @@ async def test_a_setting_that_cannot_be_made_ends_the_session_and_leaves_the_bac
     pair.check_idle()
 
 
+@pytest.mark.parametrize("sent", [query(b"show timezone"), query(b"select '" + b"x" * 100_000 + b"'")])
+async def test_settings_that_the_server_may_not_take_go_ahead_alone_once(sent: bytes) -> None:
+    pair = SessionPair(backends=2, certain=False)
+    client = pair.connect(TimeZone="Asia/Tokyo")
+    client.feed(sent[:20_000])
+    assert client.session.state is State.HOLDING
+    assert client.send(sent[20_000:])[-1] == "ReadyForQuery I"
+    assert shown(client) == "DataRow Asia/Tokyo"
+    # Another of the same settings need not ask.
+    other = pair.connect(TimeZone="Asia/Tokyo")
+    other.feed(SHOW)
+    assert other.session.state is State.LEASED
+
+
+async def test_nothing_runs_under_other_settings_than_the_clients() -> None:
+    pair = SessionPair(backends=1, certain=False)
+    client = pair.connect(DateStyle="foo")
+    client.send(query(b"insert into t values (1)"))
+    assert client.session.state is State.CLOSED
+    assert pair.store.tables == {}
+    pair.check_idle()
+
+
+async def test_a_client_that_vanishes_before_its_large_request_was_sent_costs_no_backend() -> None:
+    pair = SessionPair(backends=1, certain=False)
+    client = pair.connect(TimeZone="Asia/Tokyo")
+    client.feed(query(b"select '" + b"x" * 100_000 + b"'")[:20_000])
+    client.vanish()
+    pair.pump()
+    pair.finish_cancels()
+    assert not pair.pool.gone
+    pair.check_idle()
+
+
 async def test_notices_to_a_setting_are_not_the_clients() -> None:
     """Only the server's answers to what the client asked, whatever else was said in the same flight."""
     pair = SessionPair(backends=1)

@@ -225,7 +225,7 @@ class Lifecycle(asyncio.Protocol):
     def _give_up(self, *, cancel: bool) -> None:
         backend, self.backend = self.backend, None
         assert backend is not None
-        if self._inbound.rest:
+        if self._inbound.rest and not self._request:
             # The backend waits for the end of a message that will never come.
             backend.drop("client left in the middle of a message")
             return

@@ -171,7 +171,7 @@ class Session(Lifecycle):
             self._heed(backend)
             if self.backend is None:
                 return
-        if replies.status != _IDLE or self.requests.open or self._inbound.rest:
+        if replies.status != _IDLE or self.requests.open or (self._inbound.rest and not self._request):
             self._idle_in_transaction()
             return
         if backend.cancels or replies.fatal is not None:
