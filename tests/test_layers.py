@@ -35,7 +35,8 @@ CLIENT: Final = (
 )
 GATEWAY: Final = (
     ("pgtrunk_gateway.errors",),
-    ("pgtrunk_gateway.config", "pgtrunk_gateway.auth", "pgtrunk_gateway.session", "pgtrunk_gateway.inbox"),
+    ("pgtrunk_gateway.config", "pgtrunk_gateway.auth", "pgtrunk_gateway.session"),
+    ("pgtrunk_gateway.inbox", "pgtrunk_gateway.address"),
     ("pgtrunk_gateway.logs", "pgtrunk_gateway.derive"),
     ("pgtrunk_gateway.pool",),
     ("pgtrunk_gateway.cancel",),
