@@ -130,6 +130,14 @@ def _table(
 
 
 def _stay(console: Console, site: Site) -> None:
+    try:
+        _say_how_to_connect(console, site)
+        site.wait()
+    except KeyboardInterrupt:
+        console.print("stopping ...")
+
+
+def _say_how_to_connect(console: Console, site: Site) -> None:
     console.print(
         f"""
 The gateway stays up: port {site.port}, TCP for every client, UDP (QUIC) for pgtrunk's. Its files are in {site.folder}.
@@ -150,7 +158,3 @@ Ctrl-C stops everything and removes the files.""",
         highlight=False,
         soft_wrap=True,
     )
-    try:
-        site.wait()
-    except KeyboardInterrupt:
-        console.print("stopping ...")

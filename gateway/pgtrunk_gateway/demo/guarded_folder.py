@@ -14,31 +14,56 @@ import contextlib
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-__all__ = ["Account", "CommandFailed", "GuardedFolder"]
+__all__ = ["Account", "CommandFailed", "GuardedFolder", "uninterrupted"]
 
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 _PATIENCE = 60.0
 """Seconds that a command may take which takes one."""
 _SOCKET_PATH_LIMIT = 103
 """Octets of a unix socket's path: 107 on Linux, 103 on macOS."""
-# $0 is the folder. Each line read is the pid of what runs in it, or empty: nothing does.
+# $0 is the folder. Each line read is the pid of what runs in it, or empty: nothing does. It leads a group, which may
+# outlive it for a moment and write another file.
 _GUARD = """
 while read -r line; do pid=$line; done
 if [ "$pid" ] && kill -QUIT "$pid"; then
   for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do kill -0 "$pid" || break; sleep 0.1; done
   kill -KILL "$pid"
+  kill -KILL -- "-$pid"
 fi
-cd / && rm -rf "$0"
+cd / && for _ in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$0" && break; sleep 0.2; done
 """
 
 
 class CommandFailed(Exception):
     """A command could not be run, or ended with an error; the message says how, with what it printed."""
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait for the end of this: an exception between the start of a process, or the making of a
+    folder, and the note of it would leave it to nobody."""
+    if threading.current_thread() is not threading.main_thread():
+        # No handler of Python's runs here.
+        yield
+        return
+    came: list[int] = []
+    handlers = {signum: signal.signal(signum, lambda signum, _: came.append(signum)) for signum in _INTERRUPTS}
+    try:
+        yield
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +115,20 @@ class Account:
         except OSError as error:
             raise CommandFailed(f"{command[0]} cannot be run: {error}") from error
 
-    def run(self, command: list[str], *, cwd: Path) -> None:
-        """Runs `command` to its end; raises `CommandFailed` where it fails."""
-        with self.popen(command, cwd=cwd, output=subprocess.PIPE) as process:
+    def run(self, command: list[str], *, cwd: Path, started: Callable[[int], None] | None = None) -> None:
+        """Runs `command` to its end; raises `CommandFailed` where it fails. `started` hears its pid."""
+        with uninterrupted():
+            process = self.popen(command, cwd=cwd, output=subprocess.PIPE)
+            if started is not None:
+                started(process.pid)
+        with process:
             try:
                 output, _ = process.communicate(timeout=_PATIENCE)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            except BaseException as error:
+                # Ctrl-C too, which does not reach what runs in a session of its own.
+                os.killpg(process.pid, signal.SIGKILL)
+                if not isinstance(error, subprocess.TimeoutExpired):
+                    raise
                 raise CommandFailed(f"{command[0]} did not end within {_PATIENCE:.0f} s") from None
         if process.returncode:
             said = output.decode(errors="replace").strip()
@@ -108,10 +140,12 @@ class GuardedFolder:
 
     def __init__(self) -> None:
         self.account = Account.unprivileged()
-        self.path = _make_folder(self.account)
         self._owner = os.getpid()
-        # As ourselves, not as the account: what it ends may be a process of ours, what it removes may be our files.
-        self._guard = Account().popen(["/bin/sh", "-c", _GUARD, str(self.path)], cwd=self.path, stdin=subprocess.PIPE)
+        with uninterrupted():
+            self.path = _make_folder(self.account)
+            command = ["/bin/sh", "-c", _GUARD, str(self.path)]
+            # As ourselves, not as the account: what it ends may be a process of ours, what it removes may be our files.
+            self._guard = Account().popen(command, cwd=self.path, stdin=subprocess.PIPE)
 
     def popen(
         self, command: list[str], *, stdin: int = subprocess.DEVNULL, output: int | IO[bytes] = subprocess.DEVNULL
@@ -120,8 +154,12 @@ class GuardedFolder:
         return self.account.popen(command, cwd=self.path, stdin=stdin, output=output)
 
     def run(self, command: list[str]) -> None:
-        """Runs `command` in the folder, as its account; raises `CommandFailed` where it fails."""
-        self.account.run(command, cwd=self.path)
+        """Runs `command` in the folder, as its account, while nothing else does; raises `CommandFailed` where it
+        fails."""
+        try:
+            self.account.run(command, cwd=self.path, started=self.holds)
+        finally:
+            self.holds(None)
 
     def holds(self, pid: int | None) -> None:
         """Tells the guard which process to end; None: there is none any more."""

@@ -28,7 +28,7 @@ from urllib.parse import quote, urlencode
 
 from pgtrunk.errors import PgtrunkError
 from pgtrunk.wire.startup import StartupMessage
-from pgtrunk_gateway.demo.guarded_folder import CommandFailed, GuardedFolder
+from pgtrunk_gateway.demo.guarded_folder import CommandFailed, GuardedFolder, uninterrupted
 
 __all__ = ["EmbeddedPostgres", "EmbeddedPostgresError", "StopMode"]
 
@@ -255,10 +255,10 @@ class EmbeddedPostgres:
         command = [str(self._binaries / "postgres"), "-D", str(folder.path / "data")]
         for name, value in (settings | self.settings).items():
             command += ["-c", f"{name}={value}"]
-        with (folder.path / "log").open("ab") as log:
+        with (folder.path / "log").open("ab") as log, uninterrupted():
             since = log.tell()
             self._process = folder.popen(command, output=log)
-        folder.holds(self._process.pid)
+            folder.holds(self._process.pid)
         return since
 
     def _await_ready(self, deadline: float) -> bool:

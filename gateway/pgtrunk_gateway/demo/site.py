@@ -22,7 +22,7 @@ import asyncpg
 
 from pgtrunk.certs import CertificateFiles, create_certificates
 from pgtrunk.errors import PgtrunkError
-from pgtrunk_gateway.demo.guarded_folder import CommandFailed, GuardedFolder
+from pgtrunk_gateway.demo.guarded_folder import CommandFailed, GuardedFolder, uninterrupted
 from pgtrunk_gateway.demo.postgres import EmbeddedPostgres
 
 __all__ = ["DemoError", "Site"]
@@ -30,6 +30,7 @@ __all__ = ["DemoError", "Site"]
 _PORT = 6432
 _START = 20.0
 _STOP = 10.0
+_GRACE = 1.0
 _INI = """\
 [databases]
 shop = host={pg_host} port={pg_port}
@@ -118,7 +119,7 @@ class Site:
         userlist = self.folder / "userlist.txt"
         userlist.touch(mode=0o600)
         userlist.write_text(f'"{self.user}" "{self.password}"\n')
-        with (self.folder / "gateway.out").open("wb") as output:
+        with (self.folder / "gateway.out").open("wb") as output, uninterrupted():
             # Ctrl-C in the terminal is for us: the gateway is stopped in its turn.
             self._gateway = subprocess.Popen(
                 [sys.executable, "-m", "pgtrunk_gateway", "-q", str(ini)],
@@ -127,7 +128,7 @@ class Site:
                 stderr=output,
                 start_new_session=True,
             )
-        self._guarded.holds(self._gateway.pid)
+            self._guarded.holds(self._gateway.pid)
         self._await_gateway(self._gateway)
 
     def _await_gateway(self, gateway: subprocess.Popen[bytes]) -> None:
@@ -189,12 +190,12 @@ class Site:
         """Stops everything and removes the folder. Idempotent."""
         gateway, self._gateway = self._gateway, None
         if gateway is not None:
-            gateway.send_signal(signal.SIGINT)
-            try:
-                gateway.wait(_STOP)
-            except subprocess.TimeoutExpired:
-                gateway.kill()
-                gateway.wait()
+            # Transactions may end, but somebody's forgotten psql shall not keep a Ctrl-C waiting.
+            for signum, patience in ((signal.SIGINT, _GRACE), (signal.SIGQUIT, _STOP), (signal.SIGKILL, _STOP)):
+                gateway.send_signal(signum)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    gateway.wait(patience)
+                    break
         self.postgres.close()
         if self._guarded is not None:
             self._guarded.holds(None)
