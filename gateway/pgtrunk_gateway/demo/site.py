@@ -30,6 +30,7 @@ __all__ = ["DemoError", "Site"]
 _PORT = 6432
 _START = 20.0
 _STOP = 10.0
+_ATTEMPTS = 5
 _GRACE = 1.0
 _INI = """\
 [databases]
@@ -103,8 +104,22 @@ class Site:
 
     def start_gateway(self) -> None:
         """Raises :class:`DemoError` with the gateway's own words where it does not start."""
+        userlist = self.folder / "userlist.txt"
+        userlist.touch(mode=0o600)
+        userlist.write_text(f'"{self.user}" "{self.password}"\n')
+        for attempt in range(_ATTEMPTS):
+            self.port = _free_port()
+            try:
+                self._start_gateway()
+            except DemoError as error:
+                # Between our look at the port and the gateway's bind someone else may have taken it.
+                if "cannot listen" not in str(error) or attempt == _ATTEMPTS - 1:
+                    raise
+            else:
+                return
+
+    def _start_gateway(self) -> None:
         assert self._guarded is not None
-        self.port = _free_port()
         ini = self.folder / "gateway.ini"
         ini.write_text(
             _INI.format(
@@ -116,10 +131,7 @@ class Site:
                 pool_size=self.pool_size,
             )
         )
-        userlist = self.folder / "userlist.txt"
-        userlist.touch(mode=0o600)
-        userlist.write_text(f'"{self.user}" "{self.password}"\n')
-        with (self.folder / "gateway.out").open("wb") as output, uninterrupted():
+        with (self.folder / "gateway.out").open("wb") as output:
             # Ctrl-C in the terminal is for us: the gateway is stopped in its turn.
             self._gateway = subprocess.Popen(
                 [sys.executable, "-m", "pgtrunk_gateway", "-q", str(ini)],
@@ -128,16 +140,21 @@ class Site:
                 stderr=output,
                 start_new_session=True,
             )
-            self._guarded.holds(self._gateway.pid)
+        self._guarded.holds(self._gateway.pid)
         self._await_gateway(self._gateway)
 
     def _await_gateway(self, gateway: subprocess.Popen[bytes]) -> None:
+        # Its unix socket is the last that it opens, and cannot be anybody else's, as a port could.
         deadline = time.monotonic() + _START
         while gateway.poll() is None and time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0):
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(str(self.folder / f".s.PGSQL.{self.port}"))
                 return
             time.sleep(0.02)
         said = (self.folder / "gateway.out").read_text(errors="replace").strip()
+        log = self.folder / "gateway.log"
+        if not said and log.exists():
+            said = log.read_text(errors="replace").strip()
         raise DemoError(f"the gateway did not start (exit code {gateway.poll()}): {said or 'it said nothing'}")
 
     async def _create_database(self) -> None:
