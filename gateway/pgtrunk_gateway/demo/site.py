@@ -131,7 +131,7 @@ class Site:
                 pool_size=self.pool_size,
             )
         )
-        with (self.folder / "gateway.out").open("wb") as output:
+        with (self.folder / "gateway.out").open("wb") as output, uninterrupted():
             # Ctrl-C in the terminal is for us: the gateway is stopped in its turn.
             self._gateway = subprocess.Popen(
                 [sys.executable, "-m", "pgtrunk_gateway", "-q", str(ini)],
@@ -140,7 +140,7 @@ class Site:
                 stderr=output,
                 start_new_session=True,
             )
-        self._guarded.holds(self._gateway.pid)
+            self._guarded.holds(self._gateway.pid)
         self._await_gateway(self._gateway)
 
     def _await_gateway(self, gateway: subprocess.Popen[bytes]) -> None:
