@@ -257,7 +257,7 @@ class PostgresModel(Transactions):
         if name and name.decode() in self.statements:
             raise SqlError("42P05", f'prepared statement "{name.decode()}" already exists')
         types = command.types if command else ()
-        self.statements[name.decode()] = Prepared(command, types or struct.unpack_from(f"!{count}I", rest, 2))
+        self.statements[name.decode()] = Prepared(command, types or struct.unpack_from(f"!{count}I", rest, 2), sql)
         self._say(encode(b"1"))
 
     def _statement(self, name: str) -> Prepared:

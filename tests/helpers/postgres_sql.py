@@ -84,6 +84,7 @@ class Prepared:
     command: Command | None
     """None: an empty query."""
     types: tuple[int, ...]
+    text: bytes = b""
 
 
 @dataclass(slots=True)

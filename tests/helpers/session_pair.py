@@ -80,7 +80,9 @@ class Link:
         assert not replies.skipping
         assert not replies.copying
         assert replies.in_step
-        assert set(replies.prepared) == {s for s in replies.prepared if s.name.decode() in self.model.statements}
+        for statement in replies.prepared:
+            if replies.prepared.sure(statement, replies.batch):
+                assert self.model.statements[statement.name.decode()].text == statement.body[: statement.body.index(0)]
 
 
 class ScriptedPool:

@@ -12,6 +12,7 @@ from helpers.exchange import Exchange
 from helpers.transcript import transcript
 from pgtrunk.wire import backend as b
 from pgtrunk.wire.framing import encode
+from pgtrunk.wire.frontend import SYNC_MESSAGE, execute, parse, query
 from pgtrunk_gateway.session import owed
 from pgtrunk_gateway.session.owed import Naming, Owed, Parsing
 from pgtrunk_gateway.session.replies import Replies
@@ -143,15 +144,18 @@ def test_an_error_in_what_ends_with_ready_for_query_skips_nothing(entry: Owed) -
 def test_what_is_sent_after_the_error_is_skipped_up_to_sync() -> None:
     exchange = Exchange()
     replies = exchange.replies
-    exchange.plan(bytes.fromhex("") + b"E\0\0\0\x09\0\0\0\0\0")
+    exchange.plan(execute())
     replies.feed(ERROR)
-    assert replies.skipping
-    assert exchange.requests.open
-    replies.extend([owed.PARSE, owed.QUERY, owed.made(PARSED)])
-    assert list(replies.queue) == []
-    assert replies.skipping
-    replies.extend([owed.BIND, owed.SYNC, owed.BIND])
-    assert list(replies.queue) == [owed.SYNC, owed.BIND]
+    skipped = parse(b"a", b"select 1") + query(b"select 1") + execute()
+    for rest in (skipped, skipped[:-2]):
+        assert exchange.plan(rest) == rest
+        assert replies.skipping
+        assert exchange.requests.open
+    replies.push(owed.HIDDEN_PARSE)
+    assert exchange.owed() == []
+    assert exchange.requests.statements == {}
+    assert exchange.plan(skipped + SYNC_MESSAGE + execute()) == skipped + SYNC_MESSAGE + execute()
+    assert exchange.owed() == ["sync", "execute"]
     assert not replies.skipping
 
 

@@ -20,7 +20,7 @@ __all__ = ["Names"]
 class Names:
     """The statements of one session."""
 
-    __slots__ = ("_lost", "catalogue", "statements", "unnamed")
+    __slots__ = ("_lost", "_unlikely", "catalogue", "statements", "unnamed")
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
@@ -29,6 +29,30 @@ class Names:
         self.unnamed: Statement | None = None
         self._lost: dict[bytes, bytes] = {}
         """The client's names of statements that they do not mean any more, by ours: an error may yet be about them."""
+
+        self._unlikely: list[tuple[bytes, Statement, Statement]] = []
+        """Names that were in use when they were parsed again, in the batch that is being sent: before and after."""
+
+    def name(self, name: bytes, after: Statement) -> Statement | None:
+        """A Parse gives ``name`` to ``after`` -> what it meant before, which makes it unlikely."""
+        before = self.statements.get(name)
+        self.statements[name] = after
+        if before is not None:
+            self._lost[before.name] = name
+            self._unlikely.append((name, before, after))
+        return before
+
+    def batch_ends(self) -> None:
+        """What comes next can rely on it that the Parse of a name in use has failed."""
+        for name, before, after in self._unlikely:
+            if self.statements.get(name) is after:
+                self.statements[name] = before
+        self._unlikely.clear()
+
+    def redo(self, change: Naming) -> None:
+        """The Parse of a name in use has not failed."""
+        if change.after is not None and self.statements.get(change.name) is change.before:
+            self.statements[change.name] = change.after
 
     def undo(self, change: Naming) -> None:
         """The request that made ``change`` was skipped or refused; a later one may have overtaken it."""
@@ -52,8 +76,11 @@ class Names:
                 self._lost[statement.name] = name
                 del self.statements[name]
         for change in later:
-            if change.name and (change.name, change.before) not in asked:
+            if change.name and change.before is not None and (change.name, change.before) not in asked:
+                # The name is free, and its Parse, if it is one, not unlikely any more.
                 change.before = None
+                if change.after is not None:
+                    self.statements[change.name] = change.after
 
     def retire(self) -> None:
         """The columns of one of them changed, and it is not known which: whoever parses them again gets new ones."""

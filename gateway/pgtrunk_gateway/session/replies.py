@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import deque
 from struct import Struct
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import backend as server
@@ -33,11 +33,10 @@ from pgtrunk_gateway.session.cutting import Cutting
 from pgtrunk_gateway.session.owed import Closing, Naming, Owed, Parsing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from pgtrunk_gateway.session.asker import Asker
     from pgtrunk_gateway.session.statements import Prepared, Statement
 
-__all__ = ["IDLE", "Asker", "Replies"]
+__all__ = ["IDLE", "Replies"]
 
 _HEAD = Struct("!BI").unpack_from
 """As in :mod:`pgtrunk.wire.framing`, but no length, however wrong, leads backwards."""
@@ -58,26 +57,6 @@ _FATAL = (b"\0VFATAL\0", b"\0VPANIC\0")
 _STALE_PLAN = b"\0RRevalidateCachedQuery\0"
 """The routine that finds a plan to return other columns than before; its SQLSTATE, 0A000, is that of much else."""
 _WATCHED = bytes(kind in b"ZCSGWEA" for kind in range(256))
-
-
-class Asker(Protocol):
-    """Who asked: the request side of the session that holds the backend."""
-
-    open: bool
-    """A batch has been sent in part: its Sync is still to come."""
-
-    def undo(self, change: Naming) -> None:
-        """The request that made ``change`` was skipped or refused."""
-
-    def forget_all(self, later: Sequence[Naming]) -> None:
-        """DISCARD ALL or DEALLOCATE ALL ran; ``later`` has what was asked after it."""
-
-    def retire(self) -> None:
-        """The columns of a statement are not what they were when it was prepared."""
-
-    def in_own_names(self, message: bytes) -> bytes:
-        """``message`` with the client's names of statements in place of ours; its length field is not corrected."""
-        raise NotImplementedError
 
 
 class Replies(Cutting):
@@ -152,22 +131,24 @@ class Replies(Cutting):
         """A request of the gateway's own has been sent."""
         if owed.ready:
             self.batch += 1
-        self.extend([owed])
+        if owed.syncs or not self.skipping:
+            self.extend([owed])
 
     def extend(self, sent: list[Owed]) -> None:
         """These requests have been sent (or need not be, for what is given)."""
-        if self.skipping:
-            at = next((at for at, owed in enumerate(sent) if owed.syncs), len(sent))
-            self._drop(sent[:at])
-            sent = sent[at:]
-            self._skip_on(not sent)
-        self.queue.extend(sent)
+        if sent:
+            # Of what is skipped nothing comes here: if the backend does skip, the first is a Sync.
+            self.skipping = False
+            self.queue.extend(sent)
 
     def take_given(self) -> bytes:
         """The answers at the head whose turn has come without the backend having to say anything."""
         answers = b""
         while self.queue and self.queue[0].given:
-            answers += self.queue.popleft().message
+            owed = self.queue.popleft()
+            answers += owed.message
+            if isinstance(owed, Naming) and owed.before is not None and self.asker is not None:
+                self.asker.redo(owed)
         return answers
 
     # -- the backend's bytes ------------------------------------------------------------------------------------------
@@ -279,6 +260,8 @@ class Replies(Cutting):
         self.copying = False
         if isinstance(owed, Parsing):
             self.prepared.confirm(owed.statement, owed.batch)
+            if owed.before is not None and self.asker is not None:
+                self.asker.redo(owed)
         elif isinstance(owed, Closing):
             self.prepared.closed(owed.statement, owed.batch)
         if self.queue and self.queue[0].given:
@@ -387,11 +370,8 @@ class Replies(Cutting):
             # The backend did try: of an unnamed statement it does not have the one before any more either.
             refused.before = None
             self._undo(refused)
-        self._skip_on(not queue)
-
-    def _skip_on(self, skipping: bool) -> None:
-        self.skipping = skipping
-        if skipping and self.asker is not None:
+        self.skipping = not queue
+        if self.skipping and self.asker is not None:
             # It may have taken a query for the end of the batch, but that is skipped too.
             self.asker.open = True
 

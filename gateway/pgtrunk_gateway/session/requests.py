@@ -24,7 +24,9 @@ from pgtrunk.wire import frontend as client
 from pgtrunk.wire.framing import HEAD
 from pgtrunk_gateway.session import owed
 from pgtrunk_gateway.session.names import Names
+from pgtrunk_gateway.session.reading import statement_name, text_within
 from pgtrunk_gateway.session.shapes import OTHER, QUERY
+from pgtrunk_gateway.session.skipping import batch_end
 from pgtrunk_gateway.session.statements import Statement
 
 if TYPE_CHECKING:
@@ -37,7 +39,6 @@ __all__ = ["BrokenRequest", "Requests"]
 _SYNC: Final = client.SYNC_MESSAGE
 _IDLE: Final = ord("I")
 _FAILED: Final = ord("E")
-_STATEMENT: Final = ord("S")
 
 
 class BrokenRequest(ProtocolViolation):
@@ -106,7 +107,8 @@ class Requests(Names):
                     replies.queue.append(owed.BATCH)
                     return data[:6] + name + data[end:]
         self._begin(replies)
-        pos, size = 0, len(data)
+        # What the backend skips changes nothing, here either.
+        pos, size = batch_end(data) if replies.skipping else 0, len(data)
         while pos < size and not self.terminated:
             kind, length = HEAD(data, pos)
             end = pos + length + 1
@@ -166,6 +168,8 @@ class Requests(Names):
         replies.batch += 1
         self.open = False
         self._plain = True
+        if self._unlikely:
+            self.batch_ends()
 
     # -- preparing -----------------------------------------------------------------------------------------------------
 
@@ -211,7 +215,7 @@ class Requests(Names):
     # -- one handler per message type; ``end`` may be beyond the end of what there is of it ----------------------------
 
     def _parse(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
-        name, body_at = _text(data, pos + 5, end)
+        name, body_at = text_within(data, pos + 5, end)
         if name is None or (name and not self.tracked):
             self._owe(owed.PARSE)
             return
@@ -219,10 +223,10 @@ class Requests(Names):
         if not name:
             self._parse_unnamed(body, replies)
             return
-        before = self.statements.get(name)
+        statement = self.catalogue.intern(len(name), body)
+        before = self.name(name, statement)
         if before is not None:
-            self._probe(name, before, body, data, pos, replies)
-        statement = self.statements[name] = self.catalogue.intern(len(name), body)
+            self._probe(before, body, data, pos, replies)
         if replies.prepared.sure(statement, replies.batch):
             self._plain = False
             asked = b""
@@ -247,7 +251,7 @@ class Requests(Names):
         else:
             self._owe(owed.PARSE)
 
-    def _probe(self, name: bytes, known: Statement, body: bytes, data: bytes, pos: int, replies: Replies) -> None:
+    def _probe(self, known: Statement, body: bytes, data: bytes, pos: int, replies: Replies) -> None:
         """The client parses a name that it has in use, for ``known``: that will fail, as a rule.
 
         Postgres looks at the text first; it gets it as the unnamed statement, since under a name it might succeed. Then
@@ -255,7 +259,6 @@ class Requests(Names):
         pipeline is DEALLOCATE ALL, or failed, the client is right; what was parsed for the asking is closed.
         """
         self._ensure(known, data, pos, replies)
-        self._lost[known.name] = name
         self._plain = False
         replies.unnamed = None
         for entry in (owed.HIDDEN_PARSE, owed.HIDDEN_PARSE, owed.HIDDEN_CLOSE):
@@ -265,8 +268,8 @@ class Requests(Names):
 
     def _bind(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
         self._only_prepares = False
-        _, name_at = _text(data, pos + 5, end)
-        name, rest_at = _text(data, name_at, end) if name_at else (None, 0)
+        _, name_at = text_within(data, pos + 5, end)
+        name, rest_at = text_within(data, name_at, end) if name_at else (None, 0)
         if name is None and end > len(data):
             raise ProtocolViolation("the names in a Bind message are too long")
         statement = self._known(name, data, pos, replies)
@@ -279,7 +282,7 @@ class Requests(Names):
         self._owe(owed.BIND)
 
     def _describe(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
-        name = _statement_name(data, pos, end)
+        name = statement_name(data, pos, end)
         if name is None:
             self._only_prepares = False
         statement = self._known(name, data, pos, replies)
@@ -290,7 +293,7 @@ class Requests(Names):
         self._owe(owed.DESCRIBE)
 
     def _close(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
-        name = _statement_name(data, pos, end)
+        name = statement_name(data, pos, end)
         if name == b"":
             before, self.unnamed, replies.unnamed = self.unnamed, None, None
             self._plain = False
@@ -369,18 +372,6 @@ class Requests(Names):
         self._only_prepares = False
         self.terminated = True
         self._cut(data, pos, b"")
-
-
-def _text(data: bytes, start: int, end: int) -> tuple[bytes | None, int]:
-    """The text at ``start`` and the offset behind its zero; None where none ends before ``end``."""
-    zero = data.find(0, start, end)
-    return (None, 0) if zero < 0 else (data[start:zero], zero + 1)
-
-
-def _statement_name(data: bytes, pos: int, end: int) -> bytes | None:
-    """Which statement a Describe or Close is about; None: a portal, or nothing that Postgres would understand."""
-    name, name_end = _text(data, pos + 6, end)
-    return name if name_end == end and data[pos + 5] == _STATEMENT else None
 
 
 _HANDLERS = {

@@ -5,20 +5,30 @@ from __future__ import annotations
 from pgtrunk.wire.framing import HEAD, HEADER_SIZE
 from pgtrunk.wire.frontend import COPY_DATA, COPY_DONE, COPY_FAIL, FLUSH, FUNCTION_CALL, QUERY, SYNC, TERMINATE
 
-__all__ = ["skip_batch", "skip_idle", "skip_refused"]
+__all__ = ["batch_end", "skip_batch", "skip_idle", "skip_refused"]
 
+_ENDS = frozenset((SYNC, TERMINATE))
 _IDLE = frozenset((COPY_DATA, COPY_DONE, COPY_FAIL, FLUSH))
+
+
+def batch_end(data: bytes) -> int:
+    """Where in ``data`` the first Sync or Terminate is; its size where none is."""
+    pos, size = 0, len(data)
+    while size - pos >= HEADER_SIZE:
+        kind, length = HEAD(data, pos)
+        if kind in _ENDS:
+            return pos
+        pos += length + 1
+    return size
 
 
 def skip_batch(data: bytes) -> tuple[int, bytes]:
     """Skips whole messages up to a Sync or a Terminate -> its type octet (0: neither came) and what follows it."""
-    pos, size = 0, len(data)
-    while size - pos >= HEADER_SIZE:
-        kind, length = HEAD(data, pos)
-        pos += length + 1
-        if kind in (SYNC, TERMINATE):
-            return kind, data[pos:]
-    return 0, b""
+    end = batch_end(data)
+    if end == len(data):
+        return 0, b""
+    kind, length = HEAD(data, end)
+    return kind, data[end + length + 1 :]
 
 
 def skip_idle(data: bytes) -> bytes:

@@ -1,0 +1,35 @@
+"""What the reply side of a backend tells the request side of the session that holds it. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pgtrunk_gateway.session.owed import Naming
+
+__all__ = ["Asker"]
+
+
+class Asker(Protocol):
+    """Who asked: the request side of the session that holds the backend."""
+
+    open: bool
+    """A batch has been sent in part: its Sync is still to come."""
+
+    def undo(self, change: Naming) -> None:
+        """The request that made ``change`` was skipped or refused."""
+
+    def redo(self, change: Naming) -> None:
+        """``change``, to a name that meant something else, has been made against all odds."""
+
+    def forget_all(self, later: Sequence[Naming]) -> None:
+        """DISCARD ALL or DEALLOCATE ALL ran; ``later`` has what was asked after it."""
+
+    def retire(self) -> None:
+        """The columns of a statement are not what they were when it was prepared."""
+
+    def in_own_names(self, message: bytes) -> bytes:
+        """``message`` with the client's names of statements in place of ours; its length field is not corrected."""
+        raise NotImplementedError
