@@ -112,6 +112,12 @@ CONVERSATIONS: dict[str, list[bytes]] = {
         close_statement(b"s") + parse(b"s", TEXT) + SYNC,
         run(b"s", b"x") + SYNC,
     ],
+    "duplicate names in a pipeline": [
+        parse(b"s", ONE) + parse(b"s", TEXT) + parse(b"s", b"select 1") + SYNC + run(b"s", b"1") + SYNC,
+        parse(b"s", b"select 1") + SYNC + parse(b"s", TEXT) + run(b"s", b"x") + SYNC + run(b"s", b"2") + SYNC,
+        close_statement(b"s") + parse(b"s", TEXT) + SYNC + run(b"s", b"x") + SYNC,
+        parse(b"s", b"selec") + SYNC + run(b"s", b"y") + SYNC,
+    ],
     "failed parse frees the name": [parse(b"s", b"selec") + SYNC, parse(b"s", b"select 1") + SYNC, run(b"s") + SYNC],
     "skipped parse frees the name": [
         run(b"no") + parse(b"s", ONE) + SYNC,

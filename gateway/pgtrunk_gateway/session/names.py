@@ -44,7 +44,7 @@ class Names:
 
     def batch_ends(self) -> None:
         """What comes next can rely on it that the Parse of a name in use has failed."""
-        for name, before, after in self._unlikely:
+        for name, before, after in reversed(self._unlikely):
             if self.statements.get(name) is after:
                 self.statements[name] = before
         self._unlikely.clear()
