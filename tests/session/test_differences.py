@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.conversations import COPY, FLUSH, ONE, SYNC, TEXT, once, run
+from helpers.conversations import COPY, ONE, SYNC, TEXT, once, run
 from helpers.postgres_model import PostgresModel
 from helpers.session_pair import SessionPair
 from helpers.transcript import transcript
@@ -16,6 +16,7 @@ from pgtrunk.wire.frontend import COPY_DONE_MESSAGE, close_statement, describe_s
 ABORTED = "ErrorResponse ERROR 25P02 current transaction is aborted, commands ignored until end of transaction block"
 MISSING = 'ErrorResponse ERROR 26000 prepared statement "s" does not exist'
 READY = "ReadyForQuery I"
+ROW = ["BindComplete", "DataRow 1", "CommandComplete SELECT 1"]
 
 DIFFERENCES: dict[str, tuple[list[bytes], list[str], list[str]]] = {
     # Nothing in the answer to a plain batch says which of its messages failed.
@@ -40,7 +41,7 @@ DIFFERENCES: dict[str, tuple[list[bytes], list[str], list[str]]] = {
     "what is pipelined behind DEALLOCATE ALL may still have what was there before": (
         [parse(b"s", ONE) + SYNC, query(b"deallocate all") + run(b"s", b"1") + SYNC],
         ["CommandComplete DEALLOCATE ALL", READY, MISSING, READY],
-        ["CommandComplete DEALLOCATE ALL", READY, "BindComplete", "DataRow 1", "CommandComplete SELECT 1", READY],
+        ["CommandComplete DEALLOCATE ALL", READY, *ROW, READY],
     ),
     # The gateway has to choose before it is known whether the name is free.
     "a name parsed again behind its own failure in a pipeline": (
@@ -48,14 +49,35 @@ DIFFERENCES: dict[str, tuple[list[bytes], list[str], list[str]]] = {
         ['ErrorResponse ERROR 42601 syntax error at or near "selec"', READY, "ParseComplete", READY],
         ['ErrorResponse ERROR 42601 syntax error at or near "selec"', READY] * 2,
     ),
+    # The same: by then it has been closed, or parsed, as if nothing had failed.
+    "a name closed behind a failure in a pipeline": (
+        [
+            parse(b"s", ONE) + SYNC,
+            run(b"no") + close_statement(b"s") + SYNC + run(b"s", b"1") + SYNC,
+        ],
+        ['ErrorResponse ERROR 26000 prepared statement "no" does not exist', READY, *ROW, READY],
+        ['ErrorResponse ERROR 26000 prepared statement "no" does not exist', READY, MISSING, READY],
+    ),
     # Postgres would end the connection: its stream of messages is out of step.
     "closing a statement in the middle of a copy": (
-        [parse(b"s", ONE) + SYNC, once(COPY) + FLUSH, close_statement(b"s") + COPY_DONE_MESSAGE + SYNC],
+        [parse(b"s", ONE) + SYNC, once(COPY) + close_statement(b"s") + SYNC + COPY_DONE_MESSAGE + SYNC],
         [
+            "ParseComplete",
+            "BindComplete",
+            "NoData",
+            "CopyInResponse",
             "ErrorResponse ERROR 08P01 unexpected message type 0x43 during COPY from stdin",
             "ErrorResponse FATAL 08P01 terminating connection because protocol synchronization was lost",
         ],
-        ["CommandComplete COPY 0", "CloseComplete", READY],
+        [
+            "ParseComplete",
+            "BindComplete",
+            "NoData",
+            "CopyInResponse",
+            "CommandComplete COPY 0",
+            "CloseComplete",
+            READY,
+        ],
     ),
 }
 

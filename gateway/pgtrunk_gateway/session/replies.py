@@ -307,19 +307,22 @@ class Replies(Cutting):
             queue[0] = entries.EXECUTE
         # What was sent before the client could know of the COPY: data, its end, and Syncs, which are ignored if they
         # came ahead of the data. If they came after it, the COPY may have failed by then, and they are not.
-        data = False
-        while len(queue) > 1 and self.copying:
-            if queue[1] is entries.COPY_DATA:
+        data, at = False, 1
+        while at < len(queue) and self.copying:
+            if queue[at] is entries.COPY_DATA:
                 data = True
-            elif queue[1] is entries.COPY_END:
+            elif queue[at] is entries.COPY_END:
                 self.copying = False
-            elif queue[1] is entries.SYNC:
+            elif queue[at] is entries.SYNC:
                 swallowed = True
                 if data:
                     self._out_of_step()
+            elif queue[at].given:
+                at += 1
+                continue
             else:
                 break
-            del queue[1]
+            del queue[at]
         if swallowed and extended and self.asker is not None:
             self.asker.open = not any(owed.syncs for owed in queue)
 
