@@ -17,9 +17,14 @@ from helpers.postgres import database, postgres
 
 __all__ = ["database", "postgres"]
 
-# A busy machine is no reason for an example to fail; pytest's own timeout ends what hangs.
+# A busy machine is no reason for an example to fail; pytest's own timeout ends what hangs. In CI the examples are the
+# same in every run, so that a change is judged by what it does; everywhere else they are new ones each time.
 hypothesis.settings.register_profile(
-    "pgtrunk", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+    "pgtrunk",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    print_blob=True,
+    derandomize=os.environ.get("CI") == "true",
 )
 hypothesis.settings.load_profile("pgtrunk")
 
