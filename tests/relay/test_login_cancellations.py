@@ -1,0 +1,116 @@
+"""A client that is gone at any await of its login, and a gateway that ends there: nothing of the login is left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from helpers.cancelling import MOMENTS, CancelAt, Moment
+from helpers.lobby import USERS, Lobby
+from pgtrunk.wire import frontend as client
+from pgtrunk.wire.framing import messages
+from pgtrunk.wire.startup import CancelRequest, StartupMessage
+from pgtrunk_gateway.auth import ClientExchange
+from pgtrunk_gateway.relay.login import SessionLogin
+from pgtrunk_gateway.session.state import State
+
+AWAITS = 12
+"""More than any login has."""
+
+
+class EndAt(CancelAt):
+    """Has the session end, as its own code would, where CancelAt would cancel the task."""
+
+    def __init__(self, coroutine: Any, at: int, moment: Moment, end: Callable[[], object]) -> None:
+        super().__init__(coroutine, at, moment)
+        self._end = end
+
+    def _cancel(self, task: asyncio.Task[Any], awaited: asyncio.Future[Any] | None) -> None:
+        if self._moment == "pending" or awaited is None:
+            asyncio.get_running_loop().call_soon(self._end)
+        else:
+            awaited.add_done_callback(lambda _: self._end())
+
+
+async def log_in(lobby: Lobby) -> None:
+    """The client's side, as far as it comes."""
+    exchange = ClientExchange(nonce=b"n" * 18)
+    said = await lobby.startup()
+    for _ in range(2):
+        if lobby.session.state is not State.LOGIN or not said:
+            return
+        ((_, start, end),) = messages(said)
+        if said[8] == 10:
+            said = await lobby.send(client.sasl_initial_response("SCRAM-SHA-256", exchange.first()))
+        elif said[8] == 11:
+            derivation = exchange.challenge(said[start + 9 : end], "secret")
+            said = await lobby.send(client.sasl_response(exchange.final(derivation.run())))
+
+
+ENDINGS: dict[str, Callable[[Lobby], object]] = {
+    "client gone": lambda lobby: lobby.session.connection_lost(ConnectionResetError()),
+    "client says no more": lambda lobby: lobby.session.eof_received(),
+    "gateway ends": lambda lobby: lobby.session.kill(),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("at", range(1, AWAITS))
+async def test_a_login_that_ends_at_each_await(
+    at: int, moment: Moment, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = SessionLogin._run
+    attempts: list[EndAt] = []
+
+    async def ended(self: SessionLogin) -> None:
+        attempts.append(EndAt(run(self), at, moment, lambda: ENDINGS[ending](lobby)))
+        await attempts[0]
+
+    monkeypatch.setattr(SessionLogin, "_run", ended)
+    lobby = Lobby(auth_type="scram-sha-256", users=USERS)
+    await log_in(lobby)
+    await lobby.settle()
+    assert attempts
+    if attempts[0].hit and ending != "client says no more":
+        # A client that has said all that a login needs may still be welcomed, and then be found gone.
+        assert lobby.session.state is State.CLOSED
+    if ending != "client gone" or not attempts[0].hit:
+        lobby.session.connection_lost(None)
+    await lobby.settle()
+    assert lobby.context.sessions == set()
+    assert lobby.context.admitted == 0
+    assert lobby.cancels.keys == []
+    assert lobby.context.counters.opened == lobby.context.counters.closed == 1
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_whole_login_has_fewer_awaits_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SessionLogin._run
+    attempts: list[CancelAt] = []
+
+    async def counted(self: SessionLogin) -> None:
+        attempts.append(CancelAt(run(self), AWAITS, "pending"))
+        await attempts[0]
+
+    monkeypatch.setattr(SessionLogin, "_run", counted)
+    lobby = Lobby(auth_type="scram-sha-256", users=USERS)
+    await log_in(lobby)
+    assert lobby.session.state is State.IDLE
+    assert not attempts[0].hit
+    await lobby.end()
+
+
+@pytest.mark.parametrize("packet", [CancelRequest(7, b"1234"), StartupMessage(parameters={"user": "app"})])
+async def test_a_client_that_half_closes_behind_its_first_packet(packet: CancelRequest | StartupMessage) -> None:
+    """A cancel request often ends so, and counts; a login that needs more is over."""
+    lobby = Lobby(auth_type="scram-sha-256", users=USERS)
+    lobby.session.data_received(packet.encode())
+    assert lobby.session.eof_received() is True
+    await lobby.settle()
+    assert lobby.session.state is State.CLOSED
+    assert lobby.cancels.served == ([packet] if isinstance(packet, CancelRequest) else [])
+    await lobby.end()
