@@ -117,6 +117,11 @@ class RawSession(asyncio.Protocol):
                 self._came.clear()
                 await self._came.wait()
 
+    @property
+    def has_answer(self) -> bool:
+        """Whether something has come that nobody has taken yet."""
+        return bool(self._messages)
+
     async def until_ready(self, times: int = 1) -> list[Message]:
         """All messages up to ReadyForQuery, or up to that many of them."""
         messages = []
