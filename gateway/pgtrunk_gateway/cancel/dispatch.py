@@ -28,6 +28,9 @@ __all__ = ["Cancellable", "Dispatcher"]
 
 log = logging.getLogger(__name__)
 
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+"""Seconds between two requests to end the same query."""
+
 _FOREVER = 3600.0
 """Seconds; cancel_wait_timeout = 0 switches it off, but nobody else gets the backend meanwhile."""
 
@@ -52,6 +55,7 @@ class Dispatcher:
         self._timeout = timeout or _FOREVER
         self._tune = tune
         self._tasks: set[asyncio.Task[None]] = set()
+        self._chases: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         """Cancels under way."""
@@ -81,8 +85,26 @@ class Dispatcher:
             self.ignored += 1
 
     def cancel(self, backend: Backend) -> None:
-        """Cancels what ``backend`` runs, in the background."""
-        self._start(backend)
+        """Sees to it in the background that ``backend`` does not go on with what was sent to it so far.
+
+        Postgres forgets a request that arrives before the query does. A client that cancels may ask again; here nobody
+        is left who would, so it is asked until the query has ended.
+        """
+        chase = self._chase(backend, backend.lease, backend.replies.batch, self._start(backend))
+        task = asyncio.get_running_loop().create_task(chase, name=f"end S-{backend.id}")
+        self._chases.add(task)
+        task.add_done_callback(self._chases.discard)
+
+    async def _chase(self, backend: Backend, lease: int, batch: int, request: asyncio.Task[None]) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            await asyncio.wait([request])
+            await asyncio.sleep(pause)
+            # A further batch is the ROLLBACK that comes after the end of what ran.
+            if _is_over(backend, lease) or backend.replies.batch != batch:
+                return
+            request = self._start(backend)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _start(self, backend: Backend) -> asyncio.Task[None]:
         # Counted before the first await, or the backend could be given away in between.
@@ -110,8 +132,7 @@ class Dispatcher:
         connection = _Connection()
         transport, _ = await dial(backend.target, lambda: connection, self._tune)
         try:
-            over = backend.lease != lease or not backend.replies.queue or backend.state is BackendState.CLOSED
-            if over:
+            if _is_over(backend, lease):
                 self.ignored += 1
                 return
             transport.write(CancelRequest(backend.key.pid, backend.key.secret).encode())
@@ -122,12 +143,19 @@ class Dispatcher:
 
     async def close(self, patience: float = 0.0) -> None:
         """Ends what is under way, and has not come to its own end after ``patience`` seconds."""
-        tasks = list(self._tasks)
-        if tasks:
-            await asyncio.wait(tasks, timeout=patience)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._tasks or self._chases:
+            await asyncio.wait(self._tasks | self._chases, timeout=patience)
+        # Those who chase first: they start the others.
+        for tasks in (self._chases, self._tasks):
+            ending = list(tasks)
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
+
+
+def _is_over(backend: Backend, lease: int) -> bool:
+    """Whether there is nothing any more that the holder of this lease could want to cancel."""
+    return backend.lease != lease or not backend.replies.queue or backend.state is BackendState.CLOSED
 
 
 class _Connection(asyncio.Protocol):
