@@ -36,8 +36,8 @@ class Client:
         self.did = 0
         self.session: RawSession
         self.doings: tuple[Callable[[], Awaitable[None]], ...] = (
-            self.simple, self.simple, self.extended, self.pipeline, self.failing_pipeline, self.insert,
-            self.insert, self.rollback, self.copy_in, self.copy_out, self.large, self.named, self.cancelled, self.broken,
+            self.simple, self.simple, self.extended, self.pipeline, self.failing_pipeline, self.named, self.large,
+            self.insert, self.insert, self.rollback, self.copy_in, self.copy_out, self.cancelled, self.broken,
         )  # fmt: skip
         self.ends: tuple[Callable[[], Awaitable[None]], ...] = (
             self.terminate, self.terminate, self.vanish, self.vanish_in_a_query, self.vanish_in_a_transaction,

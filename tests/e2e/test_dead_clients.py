@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from helpers.proxies import gate
 from helpers.raw_session import RawSession
+from helpers.site import DATABASE
 from helpers.victim import victim
 from helpers.waiting import until
 from pgtrunk.wire import frontend
@@ -100,6 +102,25 @@ async def test_a_session_is_aborted_in_a_query(start: Start, pooled: Way) -> Non
         await until(lambda: not admin.running("pg_sleep"), 1 + 4)
         await is_as_before(gateway, pooled, 1 + 4)
     assert gateway.gateway.cancels.sent == 2
+
+
+@pytest.mark.both_loops
+async def test_a_query_that_reaches_postgres_after_its_cancel(start: Start, pooled: Way) -> None:
+    """Postgres forgets a cancel that finds nothing to cancel."""
+    postgres = (await start()).site.postgres
+    async with gate(postgres.host, postgres.port) as proxy:
+        gateway = await prepared(start, pooled, databases={DATABASE: f"host=127.0.0.1 port={proxy.port}"})
+        session = await RawSession.start(gateway, pooled)
+        proxy.hold()
+        session.send(frontend.query(b"INSERT INTO victims SELECT 1 FROM pg_sleep(600)"))
+        await until(lambda: gateway.counts(leased=1))
+        session.abort()
+        await until(lambda: gateway.gateway.cancels.sent and gateway.counts(cancels=0))
+        proxy.let_pass()
+        await until(lambda: gateway.site.admin.running("pg_sleep"))
+        await until(lambda: not gateway.site.admin.running("pg_sleep"), 1 + 4)
+        await is_as_before(gateway, pooled, 1 + 4)
+        await gateway.settle()
 
 
 @pytest.mark.both_loops

@@ -10,6 +10,7 @@ from typing import Final
 __all__ = ["Gate", "gate", "silence"]
 
 _CHUNK: Final = 1 << 16
+_CANCEL: Final = bytes.fromhex("04d2162e")
 
 
 class Gate:
@@ -22,6 +23,8 @@ class Gate:
         """Connections before the shut gate."""
         self._opened = asyncio.Event()
         self._opened.set()
+        self._passes = asyncio.Event()
+        self._passes.set()
         self._writers: set[asyncio.StreamWriter] = set()
 
     def shut(self) -> None:
@@ -29,6 +32,13 @@ class Gate:
 
     def open(self) -> None:
         self._opened.set()
+
+    def hold(self) -> None:
+        """What clients send from now on is kept back, as it is on a slow network; new connections are not affected."""
+        self._passes.clear()
+
+    def let_pass(self) -> None:
+        self._passes.set()
 
     def cut(self) -> None:
         """Ends all connections without a word."""
@@ -44,14 +54,22 @@ class Gate:
         there, back = await asyncio.open_connection(*self._target)
         self._writers |= {writer, back}
         try:
-            await asyncio.gather(self._carry(reader, back), self._carry(there, writer))
+            # A cancel request has a connection of its own, on which the first 16 octets are all.
+            head = await reader.read(16)
+            back.write(head)
+            held = None if head[4:8] == _CANCEL else self._passes
+            await asyncio.gather(self._carry(reader, back, held), self._carry(there, writer))
         finally:
             self._writers -= {writer, back}
 
     @staticmethod
-    async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _carry(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, held: asyncio.Event | None = None
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(_CHUNK):
+                if held is not None:
+                    await held.wait()
                 writer.write(data)
                 await writer.drain()
         with contextlib.suppress(OSError):
