@@ -101,7 +101,7 @@ def test_a_logfile_that_cannot_be_written(site: Site) -> None:
 
 
 def test_each_key_that_is_set_and_not_acted_on_is_named_once(site: Site) -> None:
-    ignored = {key.name: key.default for key in KEYS if not key.acted_on and key.default}
+    ignored: dict[str, Any] = {key.name: key.default for key in KEYS if not key.acted_on and key.default}
     assert len(ignored) > 30
     with gateway_process(site, **ignored) as gateway:
         gateway.port()
