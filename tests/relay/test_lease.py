@@ -227,6 +227,24 @@ async def test_a_client_that_vanishes_before_its_large_request_was_sent_costs_no
     pair.check_idle()
 
 
+async def test_a_statement_is_not_shared_with_sessions_to_whom_its_text_means_something_else() -> None:
+    """'2020-01-01'::timestamptz becomes a value when it is parsed, by the time zone of whoever has it parsed."""
+    pair = SessionPair(backends=1)
+    one, same, other = pair.connect(), pair.connect(application_name="x"), pair.connect(TimeZone="Asia/Tokyo")
+    text = parse(b"s", b"select 1") + SYNC
+    for client in (one, same, other):
+        client.send(text)
+    assert kinds(pair.links[0]).count("P") == 2
+    # It follows a session that changes its settings, as another one.
+    one.send(query(b"set timezone = 'Asia/Tokyo'"))
+    kinds(pair.links[0])
+    assert one.send(run(b"s") + SYNC)[1] == "DataRow 1"
+    assert "P" not in kinds(pair.links[0])
+    one.send(query(b"set timezone = 'Europe/Berlin'"))
+    assert one.send(run(b"s") + SYNC)[1] == "DataRow 1"
+    assert "P" in kinds(pair.links[0])
+
+
 async def test_notices_to_a_setting_are_not_the_clients() -> None:
     """Only the server's answers to what the client asked, whatever else was said in the same flight."""
     pair = SessionPair(backends=1)

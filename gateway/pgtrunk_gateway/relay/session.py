@@ -21,7 +21,7 @@ from pgtrunk_gateway.pool.backend import OUT_OF_STEP
 from pgtrunk_gateway.relay.lifecycle import HELD, Lifecycle
 from pgtrunk_gateway.relay.login import Admission, SessionLogin
 from pgtrunk_gateway.session import owed
-from pgtrunk_gateway.session.parameters import apply, changed
+from pgtrunk_gateway.session.parameters import apply, changed, dialect
 from pgtrunk_gateway.session.replies import IDLE
 from pgtrunk_gateway.session.requests import BrokenRequest
 from pgtrunk_gateway.session.shapes import OTHER, shape_of
@@ -58,6 +58,7 @@ class Session(Lifecycle):
         self.admission = admission
         self._pool = admission.pool
         self.profile = admission.profile
+        self.requests.speak(dialect(self.profile))
         self._certain = admission.certain or admission.profile in admission.pool.taken
         self._handle(Event.ADMITTED)
         if self.context.config.log_connections:
@@ -194,6 +195,7 @@ class Session(Lifecycle):
         self._unpinned_failed = replies.failed_unpinned or self._unpinned_failed
         if replies.parameters_changed:
             told, self.profile = self.profile, backend.profile
+            self.requests.speak(dialect(self.profile))
             if not self._certain and replies.hidden_error is None:
                 self._certain = True
                 self._pool.remember(told)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pgtrunk_gateway.session.owed import Naming
+    from pgtrunk_gateway.session.parameters import Profile
     from pgtrunk_gateway.session.statements import Catalogue, Statement
 
 __all__ = ["Names"]
@@ -20,10 +21,12 @@ __all__ = ["Names"]
 class Names:
     """The statements of one session."""
 
-    __slots__ = ("_lost", "_unlikely", "catalogue", "statements", "unnamed")
+    __slots__ = ("_lost", "_unlikely", "catalogue", "dialect", "statements", "unnamed")
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
+        self.dialect: Profile = ()
+        """The settings under which texts are parsed, see :func:`~pgtrunk_gateway.session.parameters.dialect`."""
         self.statements: dict[bytes, Statement] = {}
         """By the client's names."""
         self.unnamed: Statement | None = None
@@ -32,6 +35,16 @@ class Names:
 
         self._unlikely: list[tuple[bytes, Statement, Statement]] = []
         """Names that were in use when they were parsed again, in the batch that is being sent: before and after."""
+
+    def speak(self, dialect: Profile) -> None:
+        """The session's settings have changed.
+
+        Where its statements have to be parsed again, that will be under these; so they are other statements now.
+        """
+        if dialect != self.dialect:
+            self.dialect = dialect
+            for name, statement in self.statements.items():
+                self.statements[name] = self.catalogue.intern(len(name), statement.body, dialect)
 
     def name(self, name: bytes, after: Statement) -> Statement | None:
         """A Parse gives ``name`` to ``after`` -> what it meant before, which makes it unlikely."""

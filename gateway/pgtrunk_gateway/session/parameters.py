@@ -13,7 +13,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["TRACKED", "Profile", "apply", "changed", "is_certain", "profile", "startup_value", "tracked_name"]
+__all__ = [
+    "TRACKED",
+    "Profile",
+    "apply",
+    "changed",
+    "dialect",
+    "is_certain",
+    "profile",
+    "startup_value",
+    "tracked_name",
+]
+    "TRACKED",
+    "Profile",
+    "apply",
+    "changed",
+    "dialect",
+    "is_certain",
+    "profile",
+    "startup_value",
+    "tracked_name",
+]
 
 TRACKED = (
     "client_encoding",
@@ -31,6 +51,10 @@ TRACKED = (
 _LISTS = frozenset({"search_path"})
 """Their value is a list, which SET would take for one name."""
 _ENCODING = TRACKED.index("client_encoding")
+_DIALECT = tuple(
+    TRACKED.index(name)
+    for name in ("client_encoding", "standard_conforming_strings", "DateStyle", "IntervalStyle", "TimeZone")
+)
 _NAMES = {name.lower(): name for name in TRACKED}
 
 Profile = tuple[str | None, ...]
@@ -56,6 +80,14 @@ def is_certain(name: str, value: str, reported: Mapping[str, str]) -> bool:
 def profile(parameters: Mapping[str, str]) -> Profile:
     """The profile in a set of reported parameters."""
     return tuple(map(parameters.get, TRACKED))
+
+
+def dialect(profile: Profile) -> Profile:
+    """The settings that decide what a text means when it is parsed: its octets, its strings, its dates and times.
+
+    ``search_path`` is not among them: Postgres notes it with a statement, and analyses it anew under another.
+    """
+    return tuple(profile[at] for at in _DIALECT)
 
 
 def changed(old: Profile, new: Profile) -> Iterator[tuple[str, str]]:

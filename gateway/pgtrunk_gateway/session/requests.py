@@ -223,7 +223,7 @@ class Requests(Names):
         if not name:
             self._parse_unnamed(body, replies)
             return
-        statement = self.catalogue.intern(len(name), body)
+        statement = self.catalogue.intern(len(name), body, self.dialect)
         before = self.name(name, statement)
         if before is not None:
             self._probe(before, body, data, pos, replies)

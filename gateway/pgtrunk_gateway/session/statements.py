@@ -18,6 +18,8 @@ from pgtrunk.wire.framing import encode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pgtrunk_gateway.session.parameters import Profile
+
 __all__ = ["Catalogue", "Prepared", "Statement"]
 
 _DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -30,15 +32,16 @@ _LONG = 16
 class Statement:
     """A text with its parameter types, and the name it has on every backend; b"" is the unnamed statement.
 
-    ``body`` is what follows the name in a Parse message. Statements are compared by identity: :class:`Catalogue` makes
-    equal ones the same.
+    ``body`` is what follows the name in a Parse message, and ``dialect`` the settings that its meaning depends on.
+    Statements are compared by identity: :class:`Catalogue` makes equal ones the same.
     """
 
-    __slots__ = ("__weakref__", "body", "name")
+    __slots__ = ("__weakref__", "body", "dialect", "name")
 
-    def __init__(self, name: bytes, body: bytes) -> None:
+    def __init__(self, name: bytes, body: bytes, dialect: Profile = ()) -> None:
         self.name = name
         self.body = body
+        self.dialect = dialect
 
     @property
     def parse(self) -> bytes:
@@ -56,23 +59,23 @@ class Catalogue:
     """
 
     def __init__(self) -> None:
-        self._statements: WeakValueDictionary[tuple[int, bytes], Statement] = WeakValueDictionary()
+        self._statements: WeakValueDictionary[tuple[int, bytes, Profile], Statement] = WeakValueDictionary()
         self._used: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._statements)
 
-    def intern(self, length: int, body: bytes) -> Statement:
-        """The statement with this ``body`` for clients whose name for it has ``length`` octets."""
-        key = (length, body)
+    def intern(self, length: int, body: bytes, dialect: Profile = ()) -> Statement:
+        """The statement with this ``body`` for clients of this ``dialect`` whose name for it has ``length`` octets."""
+        key = (length, body, dialect)
         statement = self._statements.get(key)
         if statement is None:
-            statement = self._statements[key] = Statement(self._new_name(length), body)
+            statement = self._statements[key] = Statement(self._new_name(length), body, dialect)
         return statement
 
     def retire(self, length: int, statement: Statement) -> None:
         """Who has ``statement`` keeps it; who asks for its text from now on gets another, parsed anew everywhere."""
-        key = (length, statement.body)
+        key = (length, statement.body, statement.dialect)
         if self._statements.get(key) is statement:
             del self._statements[key]
 
