@@ -24,16 +24,6 @@ __all__ = [
     "startup_value",
     "tracked_name",
 ]
-    "TRACKED",
-    "Profile",
-    "apply",
-    "changed",
-    "dialect",
-    "is_certain",
-    "profile",
-    "startup_value",
-    "tracked_name",
-]
 
 TRACKED = (
     "client_encoding",
