@@ -12,6 +12,7 @@ from pgtrunk_gateway.session.parameters import (
     Profile,
     apply,
     changed,
+    dialect,
     profile,
     startup_value,
     tracked_name,
@@ -53,6 +54,13 @@ def test_what_has_changed() -> None:
     old, new = profile({"TimeZone": "UTC", "DateStyle": "ISO"}), profile({"TimeZone": "GMT", "application_name": "a"})
     assert list(changed(old, new)) == [("TimeZone", "GMT"), ("application_name", "a")]
     assert list(changed(old, old)) == []
+
+
+def test_the_dialect_is_what_decides_the_meaning_of_a_text() -> None:
+    base = profile(BASE)
+    for name in TRACKED:
+        decides = name in ("client_encoding", "standard_conforming_strings", "DateStyle", "IntervalStyle", "TimeZone")
+        assert (dialect(profile(BASE | {name: "other"})) != dialect(base)) is decides, name
 
 
 # -- SQL -------------------------------------------------------------------------------------------------------------

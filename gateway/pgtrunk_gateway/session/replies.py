@@ -179,10 +179,10 @@ class Replies(Cutting):
         head, watched, last = _HEAD, _WATCHED, size - 5
         while pos <= last:
             kind, length = head(data, pos)
-            end = pos + length + 1
             if plain and not watched[kind]:
-                pos = end
+                pos += length + 1
                 continue
+            end = pos + length + 1
             if plain and kind == _COMPLETE:
                 # DISCARD ALL and DEALLOCATE ALL are known by the length of their tags first.
                 if length != 16 and length != 19:
