@@ -144,7 +144,7 @@ async def test_postgres_stops_and_starts_again(start: Start, own_postgres: Embed
     await sessions[0].execute("BEGIN")
     await asyncio.to_thread(own_postgres.stop, "fast")
     await until(lambda: gateway.counts(backends=0))
-    assert sessions[0].is_closed()
+    await until(sessions[0].is_closed)
     # Who asks meanwhile waits; who comes meanwhile is let in, since the gateway knows the server's settings.
     asked = [asyncio.create_task(statement.fetchval(7)) for statement in statements[1:]]
     await until(lambda: gateway.counts(waiting=len(asked)))
