@@ -23,7 +23,7 @@ from pgtrunk.wire.frontend import (
     query,
 )
 
-__all__ = ["CONVERSATIONS", "FLUSH", "SYNC", "run"]
+__all__ = ["CONVERSATIONS", "FLUSH", "MALFORMED", "SYNC", "roughly", "run"]
 
 SYNC, FLUSH, DONE = SYNC_MESSAGE, FLUSH_MESSAGE, COPY_DONE_MESSAGE
 
@@ -338,3 +338,39 @@ CONVERSATIONS: dict[str, list[bytes]] = {
     "something else in copy": [query(COPY), query(b"select 1")],
     "function call": [encode(b"F", b"\0\0\0\0\0\0\0\0\0\0"), run(b"no") + encode(b"F", b"\0\0\0\0\0\0\0\0\0\0") + SYNC],
 }
+
+MALFORMED = [
+    encode(b"P"),
+    encode(b"P", b"name"),
+    encode(b"P", b"name\0select 1"),
+    encode(b"P", b"name\0select 1\0"),
+    encode(b"P", b"name\0select 1\0\0\1"),
+    encode(b"P", b"name\0select 1\0\0\0more"),
+    encode(b"B"),
+    encode(b"B", b"portal"),
+    encode(b"B", b"portal\0s"),
+    encode(b"B", b"portal\0s\0"),
+    encode(b"B", b"\0s\0\0\0\0\1\0\0\0\7x\0\0"),
+    encode(b"D"),
+    encode(b"D", b"S"),
+    encode(b"D", b"Ss"),
+    encode(b"D", b"Ss\0more"),
+    encode(b"D", b"xs\0"),
+    encode(b"C"),
+    encode(b"C", b"Ss"),
+    encode(b"C", b"xs\0"),
+    encode(b"E"),
+    encode(b"E", b"\0\0"),
+    encode(b"Q"),
+    encode(b"Q", b"select 1"),
+    encode(b"Q", b"select 1\0select 2\0"),
+    encode(b"S", b"more"),
+    encode(b"H", b"more"),
+    encode(b"F"),
+]
+"""Messages without the layout that they should have. What is in step stays in step."""
+
+
+def roughly(lines: list[str]) -> list[str]:
+    """A transcript without the words that say what is wrong with a message."""
+    return [line[: line.index("08P01") + 5] if " 08P01 " in line else line for line in lines]

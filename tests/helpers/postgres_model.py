@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import ClassVar
 
+from helpers.postgres_layout import check_layout
 from helpers.postgres_sql import (
     DEFAULTS,
     TRANSACTION,
@@ -126,7 +127,7 @@ class PostgresModel(Transactions):
             if kind == "S":
                 self._skipping = False
             if not self._skipping and kind not in "cdf":
-                self._guarded(lambda: self._HANDLERS[kind](self, body))
+                self._guarded(lambda: self._HANDLERS[kind](self, check_layout(kind, body)))
 
     def _guarded(self, run: Callable[[], object]) -> None:
         try:
@@ -244,8 +245,6 @@ class PostgresModel(Transactions):
     def _parse(self, body: bytes) -> None:
         name, sql, rest = body.split(b"\0", 2)
         (count,) = struct.unpack_from("!h", rest)
-        if len(rest) != 2 + 4 * count:
-            raise SqlError("08P01", "invalid message format")
         if not name:
             self.statements.pop("", None)
         self._start()

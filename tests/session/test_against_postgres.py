@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from helpers.conversations import CONVERSATIONS, SYNC
+from helpers.conversations import CONVERSATIONS, MALFORMED, SYNC, roughly, run
 from helpers.raw_postgres import RawConnection
 from helpers.transcript import transcript
-from pgtrunk.wire.frontend import query
+from pgtrunk.wire.frontend import parse, query
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.demo.postgres import EmbeddedPostgres
@@ -26,6 +26,15 @@ def connection(postgres: EmbeddedPostgres) -> Iterator[RawConnection]:
             yield connection
         setup.send(query(b"drop table t"))
         setup.ready()
+
+
+@pytest.mark.parametrize("message", MALFORMED, ids=repr)
+def test_it_refuses_what_postgres_refuses(message: bytes, connection: RawConnection) -> None:
+    model = connection.model()
+    for step in (parse(b"s", b"select $1::int") + SYNC, message + SYNC + query(b"select 1"), run(b"s", b"1") + SYNC):
+        connection.send(step)
+        expected = transcript(model.feed(step))
+        assert roughly(transcript(connection.read(len(expected)))) == roughly(expected)
 
 
 @pytest.mark.parametrize("name", CONVERSATIONS)

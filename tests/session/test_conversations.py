@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.conversations import CONVERSATIONS
+from helpers.conversations import CONVERSATIONS, MALFORMED, SYNC, roughly, run
 from helpers.postgres_model import PostgresModel
 from helpers.session_pair import SessionPair, Splitter, pieces, whole
 from helpers.transcript import transcript
+from pgtrunk.wire.frontend import parse, query
 
 
 @pytest.mark.parametrize("split", [whole, pieces(1), pieces(7), pieces(64)], ids=["whole", "1", "7", "64"])
@@ -23,6 +24,21 @@ async def test_a_client_sees_what_postgres_says(name: str, backends: int, split:
     for step in CONVERSATIONS[name]:
         assert client.send(step) == transcript(postgres.feed(step))
     if not postgres.closed:
+        pair.check_idle()
+
+
+@pytest.mark.parametrize("message", MALFORMED, ids=repr)
+@pytest.mark.parametrize("backends", [1, 2])
+async def test_malformed_messages_are_refused_as_postgres_refuses_them(message: bytes, backends: int) -> None:
+    for split in (whole, pieces(1)):
+        pair = SessionPair(backends=backends, split=split)
+        client, postgres = pair.connect(), PostgresModel()
+        for step in (
+            parse(b"s", b"select $1::int") + SYNC,
+            message + SYNC + query(b"select 1"),
+            run(b"s", b"1") + SYNC,
+        ):
+            assert roughly(client.send(step)) == roughly(transcript(postgres.feed(step)))
         pair.check_idle()
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "HIDDEN_PARSE",
     "HIDDEN_QUERY",
     "HIDDEN_SYNC",
+    "NOTHING",
     "PARSE",
     "QUERY",
     "SYNC",
@@ -150,6 +151,8 @@ BIND = Owed("bind", b"2")
 CLOSE = Owed("close", b"3")
 DESCRIBE = Owed("describe", b"Tn")
 EXECUTE = Owed("execute", b"CIs")
+NOTHING = Owed("nothing")
+"""But an error."""
 HIDDEN_SYNC = Owed("hidden sync", b"Z", hidden=True, syncs=True)
 HIDDEN_QUERY = Owed("hidden query", b"Z", hidden=True)
 HIDDEN_PARSE = Owed("hidden parse", b"1", hidden=True)

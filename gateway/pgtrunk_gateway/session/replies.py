@@ -331,9 +331,11 @@ class Replies(Cutting):
     def _error(self, data: bytes, start: int, end: int) -> None:
         message = data[start:end]
         self.copying = False
-        if not self.queue or any(severity in message for severity in _FATAL):
+        if any(severity in message for severity in _FATAL):
             self.fatal = message[5:]
             self.noted = True
+        elif not self.queue:
+            self._out_of_step()
         if not self.queue:
             return
         head = self.queue[0]
@@ -350,11 +352,9 @@ class Replies(Cutting):
             self.failed_unpinned = self.noted = True
 
     def _translate(self, message: bytes, data: bytes, start: int, end: int) -> None:
-        if self.asker is None:
-            return
-        if _STALE_PLAN in message:
+        if self.asker is not None and _STALE_PLAN in message:
             self.asker.retire()
-        if b'"~' in message:
+        if self.asker is not None and b'"~' in message:
             message = self.asker.in_own_names(message)
             self._emit(data, start, end)
             # The names may differ in length.

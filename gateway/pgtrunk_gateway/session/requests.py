@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import frontend as client
-from pgtrunk.wire.framing import HEAD
+from pgtrunk.wire.framing import HEAD, HEADER_SIZE
 from pgtrunk_gateway.session import owed
 from pgtrunk_gateway.session.names import Names
 from pgtrunk_gateway.session.reading import statement_name, text_within
@@ -333,7 +333,10 @@ class Requests(Names):
             self._finish(replies, owed.SYNC)
 
     def _flush(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
-        if not self.open:
+        if end - pos > HEADER_SIZE:
+            # Postgres will say that this is none.
+            self._owe(owed.NOTHING)
+        elif not self.open:
             # All that was asked before has been flushed by the end of its batch.
             self._replace(data, pos, end, b"")
         elif self._only_prepares and end == len(data):

@@ -36,7 +36,7 @@ def skip_idle(data: bytes) -> bytes:
     pos, size = 0, len(data)
     while pos < size:
         kind, length = HEAD(data, pos)
-        if kind not in _IDLE:
+        if kind not in _IDLE or (kind == FLUSH and length > 4):
             return data[pos:]
         pos += length + 1
     return b""
