@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
     from helpers.gateways import Connect, Start, Way
 
-pytestmark = pytest.mark.both_loops
+both_loops = pytest.mark.both_loops
 
 ROWS = 20_000
 
 
+@both_loops
 async def test_asyncpg_copies_in_and_out(connect: Connect) -> None:
     session = await connect()
     await session.execute("DROP TABLE IF EXISTS copied; CREATE TABLE copied (n int, x text)")
@@ -33,6 +34,7 @@ async def test_asyncpg_copies_in_and_out(connect: Connect) -> None:
     assert await session.fetchval("SELECT count(*) FROM copied") == ROWS
 
 
+@both_loops
 async def test_asyncpg_copies_from_a_slow_source(connect: Connect) -> None:
     session = await connect()
     await session.execute("DROP TABLE IF EXISTS copied; CREATE TABLE copied (n int)")
@@ -46,6 +48,7 @@ async def test_asyncpg_copies_from_a_slow_source(connect: Connect) -> None:
     assert await session.fetchval("SELECT sum(n) FROM copied") == 435
 
 
+@both_loops
 async def test_a_copy_that_fails_leaves_the_session_in_step(connect: Connect) -> None:
     session = await connect()
     await session.execute("DROP TABLE IF EXISTS copied; CREATE TABLE copied (n int PRIMARY KEY)")
@@ -59,6 +62,7 @@ async def test_a_copy_that_fails_leaves_the_session_in_step(connect: Connect) ->
         assert await session.fetchval("SELECT count(*) FROM copied") == 0
 
 
+@both_loops
 async def test_a_source_that_fails_ends_the_copy(connect: Connect) -> None:
     session = await connect()
     await session.execute("DROP TABLE IF EXISTS copied; CREATE TABLE copied (n int)")
@@ -72,6 +76,7 @@ async def test_a_source_that_fails_ends_the_copy(connect: Connect) -> None:
     assert await session.fetchval("SELECT count(*) FROM copied") == 0
 
 
+@both_loops
 async def test_a_copy_inside_a_transaction_is_rolled_back_with_it(connect: Connect) -> None:
     session = await connect()
     await session.execute("DROP TABLE IF EXISTS copied; CREATE TABLE copied (n int)")
@@ -83,6 +88,7 @@ async def test_a_copy_inside_a_transaction_is_rolled_back_with_it(connect: Conne
     assert await session.fetchval("SELECT count(*) FROM copied") == 0
 
 
+@both_loops
 @pytest.mark.parametrize("text", ["COPY copied (n) FROM STDIN", "COPY copied (n) FROM STDIN WHERE n < %s"])
 @pytest.mark.parametrize("libpq", ["direct", "tcp", "unix"])
 async def test_psycopg_copies_in_and_out(start: Start, libpq: Way, text: str) -> None:

@@ -78,7 +78,6 @@ async def test_kill_9_of_a_quic_client(start: Start, scenario: str, settings: di
         await is_as_before(gateway, "quic", 12)
 
 
-@pytest.mark.both_loops
 async def test_a_session_is_aborted_in_a_transaction(start: Start, pooled: Way) -> None:
     gateway = await prepared(start, pooled)
     session = await RawSession.start(gateway, pooled)
@@ -104,7 +103,6 @@ async def test_a_session_is_aborted_in_a_query(start: Start, pooled: Way) -> Non
     assert gateway.gateway.cancels.sent == 2
 
 
-@pytest.mark.both_loops
 async def test_a_query_that_reaches_postgres_after_its_cancel(start: Start, pooled: Way) -> None:
     """Postgres forgets a cancel that finds nothing to cancel."""
     postgres = (await start()).site.postgres
@@ -123,7 +121,6 @@ async def test_a_query_that_reaches_postgres_after_its_cancel(start: Start, pool
         await gateway.settle()
 
 
-@pytest.mark.both_loops
 async def test_an_open_batch_is_not_committed(start: Start, pooled: Way) -> None:
     """Sync commits what came before it; the one that ends the batch of a client that is gone must not."""
     gateway = await prepared(start, pooled)
@@ -140,7 +137,6 @@ async def test_an_open_batch_is_not_committed(start: Start, pooled: Way) -> None
         await is_as_before(gateway, pooled, 1 + 4)
 
 
-@pytest.mark.both_loops
 async def test_a_batch_that_was_skipped_to_its_end(start: Start, pooled: Way) -> None:
     gateway = await prepared(start, pooled)
     session = await RawSession.start(gateway, pooled)
@@ -170,7 +166,6 @@ async def test_in_the_middle_of_a_copy(start: Start, pooled: Way, sync: bool) ->
         await is_as_before(gateway, pooled, 1 + 4)
 
 
-@pytest.mark.both_loops
 async def test_in_the_middle_of_a_message(start: Start, pooled: Way) -> None:
     gateway = await prepared(start, pooled)
     large = frontend.query(b"INSERT INTO victims SELECT length('" + b"x" * 3_000_000 + b"')")
@@ -194,7 +189,6 @@ async def test_in_the_middle_of_a_message(start: Start, pooled: Way) -> None:
                 await connection.close()
 
 
-@pytest.mark.both_loops
 async def test_while_it_waits_for_a_backend(start: Start, pooled: Way) -> None:
     gateway = await prepared(start, pooled)
     holder = await gateway.connect(pooled)
@@ -224,7 +218,6 @@ async def test_while_it_does_not_read(start: Start, pooled: Way) -> None:
         await is_as_before(gateway, pooled, 1 + 4)
 
 
-@pytest.mark.both_loops
 async def test_politely_in_a_transaction(start: Start, pooled: Way) -> None:
     gateway = await prepared(start, pooled)
     for ending in (frontend.TERMINATE_MESSAGE, frontend.query(INSERT) + frontend.TERMINATE_MESSAGE):
@@ -235,7 +228,6 @@ async def test_politely_in_a_transaction(start: Start, pooled: Way) -> None:
         await is_as_before(gateway, pooled, 1 + 4)
 
 
-@pytest.mark.both_loops
 async def test_terminate_behind_a_query_lets_it_end(start: Start, pooled: Way) -> None:
     gateway = await prepared(start, pooled)
     session = await RawSession.start(gateway, pooled)
@@ -246,7 +238,6 @@ async def test_terminate_behind_a_query_lets_it_end(start: Start, pooled: Way) -
     await until(lambda: admin.rows("SELECT n FROM victims ORDER BY n") == [(0,), (99,)])
 
 
-@pytest.mark.both_loops
 async def test_sessions_that_end_without_a_word_between_queries(start: Start, pooled: Way) -> None:
     gateway = await prepared(start, pooled)
     for _ in range(30):

@@ -18,8 +18,6 @@ from pgtrunk.wire.startup import PROTOCOL_3_0, PROTOCOL_3_2, GSSENCRequest, SSLR
 if TYPE_CHECKING:
     from helpers.gateways import Start, Way
 
-pytestmark = pytest.mark.both_loops
-
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"password": "wrong"}, "28P01", "SASL authentication failed"),
     ({"user": "nobody"}, "28P01", "SASL authentication failed"),

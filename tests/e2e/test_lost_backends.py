@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from helpers.gateways import LocalGateway, Start, Way
 
 PID = "SELECT pg_backend_pid()"
-both_loops = pytest.mark.both_loops
 
 
 def terminate(gateway: LocalGateway, pid: int) -> None:
@@ -36,7 +35,6 @@ async def loss(query: Awaitable[object]) -> str:
     return str(caught.value.__cause__.sqlstate)
 
 
-@both_loops
 async def test_an_idle_backend_is_no_loss(start: Start, pooled: Way) -> None:
     gateway = await start(default_pool_size=1)
     session = await gateway.connect(pooled)
@@ -49,7 +47,6 @@ async def test_an_idle_backend_is_no_loss(start: Start, pooled: Way) -> None:
     assert await session.fetchval("SELECT 1") == 1
 
 
-@both_loops
 @pytest.mark.parametrize("in_transaction", [False, True])
 async def test_one_that_runs_a_query(start: Start, pooled: Way, in_transaction: bool) -> None:
     gateway = await start(default_pool_size=1)
@@ -67,7 +64,6 @@ async def test_one_that_runs_a_query(start: Start, pooled: Way, in_transaction: 
     assert await other.fetchval("SELECT 1") == 1
 
 
-@both_loops
 async def test_one_in_a_transaction_between_queries(start: Start, pooled: Way) -> None:
     gateway = await start(default_pool_size=1)
     session, other = await gateway.connect(pooled), await gateway.connect(pooled)
@@ -79,7 +75,6 @@ async def test_one_in_a_transaction_between_queries(start: Start, pooled: Way) -
     assert await other.fetchval("SELECT 1") == 1
 
 
-@both_loops
 async def test_a_connection_that_breaks_without_a_word(start: Start, pooled: Way) -> None:
     postgres = (await start()).site.postgres
     async with gate(postgres.host, postgres.port) as proxy:
@@ -104,7 +99,6 @@ async def test_a_connection_that_breaks_without_a_word(start: Start, pooled: Way
         terminate(gateway, pid)
 
 
-@both_loops
 async def test_words_that_look_fatal_are_not(start: Start, pooled: Way) -> None:
     """What a user's own error says does not count as Postgres's farewell: a loss after it is told."""
     postgres = (await start()).site.postgres

@@ -18,8 +18,6 @@ from pgtrunk.wire import frontend
 if TYPE_CHECKING:
     from helpers.gateways import LocalGateway, Start, Way
 
-pytestmark = pytest.mark.both_loops
-
 PID = "SELECT pg_backend_pid()"
 BLOCKED: Final = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'ClientWrite' AND datname = 'e2e'"
 FORCED = f"user={USER} password='{PASSWORD.replace(chr(39), chr(39) * 2)}'"

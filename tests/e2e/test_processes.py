@@ -322,7 +322,7 @@ def test_pid_files(site: Site) -> None:
 
 
 def test_an_end_while_it_starts_leaves_nothing(site: Site) -> None:
-    for delay in (0, 10, 30):
+    for delay in (0, 20):
         place = site.place()
         with gateway_process(site, place=place, pidfile=place / "pid") as gateway:
             until_blocking(lambda: gateway.said or gateway.process.poll() is not None)

@@ -54,15 +54,14 @@ def test_certificates_that_are_not_there(site: Site) -> None:
 def test_a_key_of_another_certificate(site: Site) -> None:
     _, other = authority("another").save(site.place(), "another")
     said = refused(site, quic_key_file=other)
-    assert said.startswith(f'pgtrunk-gateway: INI:8: quic_key_file "{other}" is not the key of ')
+    assert said.startswith(f'pgtrunk-gateway: INI:8: quic_key_file "{other}" is not the key of the certificate in ')
 
 
 def test_a_file_that_is_no_certificate(site: Site) -> None:
     rubbish = site.place() / "rubbish.pem"
     rubbish.write_text("-----BEGIN CERTIFICATE-----\nrubbish\n-----END CERTIFICATE-----\n")
     said = refused(site, quic_cert_file=rubbish)
-    assert said.startswith("pgtrunk-gateway: INI:7: quic_cert_file ")
-    assert str(rubbish) in said
+    assert said.startswith(f'pgtrunk-gateway: INI:7: quic_cert_file "{rubbish}" holds a certificate that cannot be ')
 
 
 def test_all_faults_of_a_file_at_once(site: Site) -> None:

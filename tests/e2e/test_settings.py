@@ -15,8 +15,6 @@ from pgtrunk.wire import frontend
 if TYPE_CHECKING:
     from helpers.gateways import LocalGateway, Start, Way
 
-pytestmark = pytest.mark.both_loops
-
 BERLIN = {
     "application_name": 'first\'s \\ "app"',
     "TimeZone": "Europe/Berlin",

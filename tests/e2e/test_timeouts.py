@@ -18,8 +18,6 @@ from pgtrunk.wire.startup import StartupMessage
 if TYPE_CHECKING:
     from helpers.gateways import Start, Way
 
-pytestmark = pytest.mark.both_loops
-
 SELECT = frontend.query(b"SELECT 1")
 STARTUP = StartupMessage(parameters={"user": USER, "database": DATABASE}).encode()
 
