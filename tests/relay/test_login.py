@@ -115,6 +115,19 @@ async def test_what_is_no_startup_packet(garbage: bytes) -> None:
     await lobby.end()
 
 
+async def test_a_setting_that_this_server_does_not_report_cannot_be_carried() -> None:
+    """search_path, before PostgreSQL 18: it would be told as if it were made, and be made nowhere."""
+    lobby = Lobby()
+    refused = error(await lobby.startup(search_path="shop"))
+    assert (refused.sqlstate, refused.message) == ("0A000", "unsupported startup parameter: search_path")
+    await lobby.end()
+    lobby = Lobby(ignore_startup_parameters=("search_path",))
+    welcome = await lobby.startup(search_path="shop")
+    assert kinds(welcome).endswith("Z")
+    assert b"search_path" not in welcome
+    await lobby.end()
+
+
 async def test_ignored_parameters_are_dropped() -> None:
     lobby = Lobby(ignore_startup_parameters=("extra_float_digits",))
     assert kinds(await lobby.startup(extra_float_digits="3")).endswith("Z")

@@ -184,10 +184,12 @@ class SessionLogin:
             raise NoSuchDatabase(
                 f"no such database: {database}", hint='Add it to [databases], or an entry "*" for all others.'
             )
-        wanted = _settings(packet.parameters, self._context.config.ignore_startup_parameters)
+        ignored = self._context.config.ignore_startup_parameters
+        wanted = _settings(packet.parameters, ignored)
         pool = self._context.pool(entry, user)
         self._pool = pool
         greeting = await pool.greet()
+        wanted = _carried(wanted, greeting, ignored)
         certain = all(parameters.is_certain(name, value, greeting) for name, value in wanted.items())
         return self._welcome(user, entry, pool, {**greeting, **wanted}, certain)
 
@@ -329,10 +331,22 @@ def _settings(packet: Mapping[str, str], ignored: Collection[str]) -> dict[str, 
         if tracked is not None:
             settings[tracked] = parameters.startup_value(tracked, value)
         elif name not in ignored:
-            raise NotSupported(
-                f"unsupported startup parameter: {name}",
-                severity="FATAL",
-                detail="In transaction pooling only reported settings follow a session from backend to backend.",
-                hint=f"Add {name} to ignore_startup_parameters to have it dropped, or set it with ALTER ROLE.",
-            )
+            raise _unsupported(name)
     return settings
+
+
+def _carried(settings: Mapping[str, str], reported: Mapping[str, str], ignored: Collection[str]) -> dict[str, str]:
+    """Those of ``settings`` that this server reports, as older ones do not all: others would not be made anywhere."""
+    for name in settings:
+        if name not in reported and name not in ignored:
+            raise _unsupported(name)
+    return {name: value for name, value in settings.items() if name in reported}
+
+
+def _unsupported(name: str) -> NotSupported:
+    return NotSupported(
+        f"unsupported startup parameter: {name}",
+        severity="FATAL",
+        detail="In transaction pooling only settings that the server reports follow a session to its next backend.",
+        hint=f"Add {name} to ignore_startup_parameters to have it dropped, or set it with ALTER ROLE.",
+    )
