@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
 import pytest
@@ -36,8 +36,12 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> M
 
 
 @pytest.fixture(autouse=True)
-def _gateways_log(caplog: pytest.LogCaptureFixture) -> None:
+def _gateways_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Shows a gateway's log where a test fails; and fails it where an exception came up that nobody caught."""
     caplog.set_level(logging.INFO, "pgtrunk_gateway")
+    yield
+    faults = [record for phase in ("setup", "call", "teardown") for record in caplog.get_records(phase)]
+    assert not [record.getMessage() for record in faults if record.levelno >= logging.ERROR]
 
 
 @pytest.hookimpl(wrapper=True)

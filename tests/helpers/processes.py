@@ -110,6 +110,7 @@ def gateway_process(
     gateway = GatewayProcess(site, place, site.write_ini(place, **settings), arguments)
     try:
         yield gateway
+        assert "Traceback" not in gateway.said, gateway.said
     finally:
         if gateway.process.poll() is None:
             gateway.process.kill()
