@@ -70,7 +70,7 @@ __all__ = [
     "SendSaslFinal",
 ]
 
-AuthType: TypeAlias = Literal["any", "trust", "md5", "scram-sha-256"]
+AuthType: TypeAlias = Literal["any", "trust", "plain", "md5", "scram-sha-256", "cert"]
 """`md5` means SCRAM here: nobody is asked for an MD5 hash, but its refusals have PgBouncer's words for md5."""
 
 

@@ -3,7 +3,7 @@
 from .diff import Change, Changes, diff
 from .faults import InvalidConfig, Remark, Source
 from .load import Loaded, load
-from .settings import AuthType, Config, DatabaseConfig, PeerConfig, PoolKey, PoolMode, QuicRetry, UserConfig
+from .settings import AuthType, Config, DatabaseConfig, PeerConfig, PoolKey, PoolMode, QuicRetry, SslMode, UserConfig
 
 __all__ = [
     "load",
@@ -19,6 +19,7 @@ __all__ = [
     "AuthType",
     "PoolMode",
     "QuicRetry",
+    "SslMode",
     "diff",
     "Changes",
     "Change",

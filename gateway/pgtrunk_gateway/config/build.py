@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .entries import DEFAULT_SOCKET_DIR, DatabaseConfig, PeerConfig, UserConfig
 from .keys import MAIN
-from .settings import DEFAULT_SOCKET_DIR, Config, DatabaseConfig, PeerConfig, UserConfig
+from .settings import Config
 
 if TYPE_CHECKING:
     from .reading import Entry, Reading
@@ -43,6 +44,8 @@ def _database(entry: Entry, unix_socket_dir: str | None) -> DatabaseConfig:
     host = hosts[0] if hosts else unix_socket_dir or DEFAULT_SOCKET_DIR
     if "user" not in values:
         values.pop("password", None)
+    if (reserve := values.pop("reserve_pool", None)) is not None:
+        values.setdefault("reserve_pool_size", reserve)
     return DatabaseConfig(name=entry.name, host=host, **values)
 
 

@@ -7,8 +7,8 @@ server_lifetime of a database and idle_transaction_timeout of a user (and its li
 from __future__ import annotations
 
 from .key import Key
-from .keys_pgbouncer import POOL_MODE
-from .kinds import choice, hosts, integer, optional, seconds, text
+from .keys_pgbouncer import POOL_MODE, SSL_MODE
+from .kinds import choice, hosts, integer, optional, path, seconds, text
 
 __all__ = ["DATABASE_KEYS", "PEER_KEYS", "USER_KEYS"]
 
@@ -18,42 +18,46 @@ SECONDS_NOT_ZERO = optional(seconds(), zero=True)
 PORT = integer(1, 65535)
 
 DATABASE_KEYS = (
-    Key("application_name", text()),
-    Key("auth_dbname", text()),
-    Key("auth_query", text()),
-    Key("auth_user", text()),
-    Key("client_encoding", text()),
-    Key("connect_query", text()),
-    Key("datestyle", text()),
+    Key("application_name", text(), acted_on=True),
+    Key("auth_dbname", text(), acted_on=True),
+    Key("auth_query", text(), acted_on=True),
+    Key("auth_user", text(), acted_on=True),
+    Key("client_encoding", text(), acted_on=True),
+    Key("connect_query", text(), acted_on=True),
+    Key("datestyle", text(), acted_on=True),
     Key("dbname", text(), acted_on=True),
     Key("host", hosts(), acted_on=True),
     Key("load_balance_hosts", choice("round-robin", "disable"), "round-robin"),
-    Key("max_db_client_connections", CONNECTIONS, "-1", serious=True),
-    Key("max_db_connections", CONNECTIONS, "-1", serious=True),
+    Key("max_db_client_connections", CONNECTIONS, "-1", acted_on=True),
+    Key("max_db_connections", CONNECTIONS, "-1", acted_on=True),
     Key("min_pool_size", CONNECTIONS, "-1", acted_on=True),
     Key("password", text(), acted_on=True),
     Key("pool_mode", POOL_MODE, "transaction", acted_on=True),
     Key("pool_size", CONNECTIONS, "-1", acted_on=True),
     Key("port", PORT, "5432", acted_on=True),
     Key("query_wait_timeout", SECONDS, "-1", acted_on=True),
-    Key("reserve_pool", CONNECTIONS, "-1"),  # an older name of reserve_pool_size
-    Key("reserve_pool_size", CONNECTIONS, "-1"),
+    Key("reserve_pool", CONNECTIONS, "-1", acted_on=True),  # an older name of reserve_pool_size
+    Key("reserve_pool_size", CONNECTIONS, "-1", acted_on=True),
     Key("server_lifetime", SECONDS_NOT_ZERO, "-1", acted_on=True),
-    Key("timezone", text()),
+    Key("server_tls_ca_file", path(), acted_on=True, ours=True),
+    Key("server_tls_cert_file", path(), acted_on=True, ours=True),
+    Key("server_tls_key_file", path(), acted_on=True, ours=True),
+    Key("server_tls_sslmode", SSL_MODE, "prefer", acted_on=True, ours=True),
+    Key("timezone", text(), acted_on=True),
     Key("user", text(), acted_on=True),
 )
 
 USER_KEYS = (
-    Key("client_idle_timeout", SECONDS_NOT_ZERO, "-1"),
+    Key("client_idle_timeout", SECONDS_NOT_ZERO, "-1", acted_on=True),
     Key("idle_transaction_timeout", SECONDS_NOT_ZERO, "-1", acted_on=True),
-    Key("max_user_client_connections", CONNECTIONS, "-1", serious=True),
-    Key("max_user_connections", CONNECTIONS, "-1", serious=True),
+    Key("max_user_client_connections", CONNECTIONS, "-1", acted_on=True),
+    Key("max_user_connections", CONNECTIONS, "-1", acted_on=True),
     Key("pool_mode", POOL_MODE, "transaction", acted_on=True),
     Key("pool_size", CONNECTIONS, "-1", acted_on=True),
-    Key("query_timeout", SECONDS_NOT_ZERO, "-1", serious=True),
+    Key("query_timeout", SECONDS_NOT_ZERO, "-1", acted_on=True),
     Key("query_wait_timeout", SECONDS, "-1", acted_on=True),
-    Key("reserve_pool_size", CONNECTIONS, "-1"),
-    Key("transaction_timeout", SECONDS_NOT_ZERO, "-1", serious=True),
+    Key("reserve_pool_size", CONNECTIONS, "-1", acted_on=True),
+    Key("transaction_timeout", SECONDS_NOT_ZERO, "-1", acted_on=True),
 )
 
 # Read whole, acted on not at all: [peers] gets one remark per entry.

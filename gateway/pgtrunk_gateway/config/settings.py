@@ -9,7 +9,9 @@ Knows nothing of files and grammar. The methods of `Config` are the only place t
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+
+from .entries import DEFAULT_SOCKET_DIR, DatabaseConfig, PeerConfig, PoolKey, PoolMode, SslMode, UserConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,92 +24,20 @@ __all__ = [
     "PoolKey",
     "PoolMode",
     "QuicRetry",
+    "SslMode",
     "UserConfig",
 ]
 
-AuthType: TypeAlias = Literal["any", "trust", "md5", "scram-sha-256"]
-PoolMode: TypeAlias = Literal["transaction"]
+AuthType: TypeAlias = Literal["any", "trust", "plain", "md5", "scram-sha-256", "cert"]
 QuicRetry: TypeAlias = Literal["auto", "always", "never"]
 
 Number = TypeVar("Number", int, float)
 
-DEFAULT_SOCKET_DIR = "/tmp"
-
-
-class PoolKey(NamedTuple):
-    """What one pool is for: hashable, and short in logs."""
-
-    database: str
-    """Name of the entry in [databases], as clients ask for it."""
-    user: str
-    """User that logs in to Postgres."""
-
-    def __str__(self) -> str:
-        return f"{self.database}/{self.user}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatabaseConfig:
-    """One entry of [databases]: where it leads, and what it overrides. `None`: not set here."""
-
-    name: str
-    """What clients ask for; "*" for the entry that stands for all others."""
-    dbname: str | None = None
-    """Database in Postgres; `None`: the same as `name`. See `server_dbname`."""
-    host: str = DEFAULT_SOCKET_DIR
-    """Name, address, or directory of the unix socket (begins with "/" or "@"). `load` puts unix_socket_dir here when
-    the entry has no host, and the first of a list of hosts."""
-    port: int = 5432
-    """TCP port, or the number in the unix socket's name."""
-    user: str | None = None
-    """Forced user: all sessions share one pool that logs in under this name. `None`: each client's own name."""
-    password: str | None = field(default=None, repr=False)
-    """Password for `user`, in clear. `None`: look in auth_file."""
-    pool_size: int | None = None
-    """Backends per pool; 0 = no limit."""
-    min_pool_size: int | None = None
-    """Backends that are kept open, for a pool with a forced user or with clients."""
-    server_lifetime: float | None = None
-    """Seconds after which an idle backend is closed. Never 0: PgBouncer takes 0 here for "not set"."""
-    query_wait_timeout: float | None = None
-    """Seconds a session may wait for a backend; 0 = no limit."""
-    pool_mode: PoolMode | None = None
-    """When a backend goes back to its pool."""
-
-    @property
-    def server_dbname(self) -> str:
-        """Name of the database in Postgres."""
-        return self.name if self.dbname is None else self.dbname
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserConfig:
-    """One entry of [users]. `None`: not set here."""
-
-    name: str
-    """Name of the user."""
-    pool_size: int | None = None
-    """Backends per pool whose backends log in as this user; 0 = no limit."""
-    query_wait_timeout: float | None = None
-    """Seconds a session of this user may wait for a backend; 0 = no limit."""
-    idle_transaction_timeout: float | None = None
-    """Seconds a session of this user may be idle in a transaction. Never 0: PgBouncer takes 0 here for "not set"."""
-    pool_mode: PoolMode | None = None
-    """When a backend goes back to its pool."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerConfig:
-    """One entry of [peers]: a gateway or PgBouncer to which a cancel may have to be forwarded. Not acted on yet."""
-
-    peer_id: int
-    """1..16383, unique among the peers."""
-    host: str
-    """Name, address, or directory of a unix socket."""
-    port: int = 6432
-    """TCP port, or the number in the unix socket's name."""
-    pool_size: int | None = None
-    """Cancels in flight to this peer; `None`: default_pool_size."""
+DEFAULT_AUTH_QUERY = (
+    "SELECT rolname, CASE WHEN rolvaliduntil < now() THEN NULL ELSE rolpassword END"
+    " FROM pg_authid WHERE rolname=$1 AND rolcanlogin"
+)
+"""PgBouncer's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +65,46 @@ class Config:
     """TCP_KEEPIDLE, seconds; 0 = the system's."""
     tcp_keepintvl: int = 0
     """TCP_KEEPINTVL, seconds; 0 = the system's."""
+
+    tcp_user_timeout: int = 0
+    """TCP_USER_TIMEOUT, milliseconds; 0 = the system's."""
+    so_reuseport: bool = False
+    """Whether several processes may listen on the TCP port (SO_REUSEPORT)."""
+
+    # TLS over TCP, of clients
+    client_tls_sslmode: SslMode = "disable"
+    """disable: SSLRequest is answered "N"; allow and prefer: TLS for clients that ask; require: clients without it are
+    refused; verify-ca, verify-full: they must show a certificate, too."""
+    client_tls_key_file: str | None = None
+    """Key of the certificate, PEM."""
+    client_tls_cert_file: str | None = None
+    """Certificate chain, PEM."""
+    client_tls_ca_file: str | None = None
+    """CAs for client certificates, PEM."""
+    client_tls_protocols: str | None = "secure"
+    """Versions of TLS: secure (1.2, 1.3), all, or a list of tlsv1.0 to tlsv1.3."""
+    client_tls_ciphers: str | None = "default"
+    """Cipher list of OpenSSL for TLS up to 1.2; default, secure and normal are OpenSSL's own choice."""
+    client_tls13_ciphers: str | None = None
+    """Cipher suites for TLS 1.3; `None`: OpenSSL's own choice."""
+    client_tls_ecdhcurve: str | None = "auto"
+    """Curve for ECDH; auto: OpenSSL's own choice."""
+
+    # TLS over TCP, to Postgres
+    server_tls_sslmode: SslMode = "prefer"
+    """As libpq's sslmode."""
+    server_tls_ca_file: str | None = None
+    """CAs for the server's certificate, PEM."""
+    server_tls_key_file: str | None = None
+    """Key of the certificate that is shown to Postgres, PEM."""
+    server_tls_cert_file: str | None = None
+    """Certificate that is shown to Postgres, PEM."""
+    server_tls_protocols: str | None = "secure"
+    """As client_tls_protocols."""
+    server_tls_ciphers: str | None = "default"
+    """As client_tls_ciphers."""
+    server_tls13_ciphers: str | None = None
+    """As client_tls13_ciphers."""
 
     # QUIC
     quic_listen_addr: tuple[str, ...] = ()
@@ -173,6 +143,12 @@ class Config:
     """Log each disconnection, with its reason."""
     log_pooler_errors: bool = True
     """Log each error that the gateway itself sends to a client."""
+    log_stats: bool = True
+    """Log totals every stats_period."""
+    stats_period: int = 60
+    """Seconds over which the averages of SHOW STATS are taken."""
+    suspend_timeout: float = 10.0
+    """Seconds that SUSPEND waits for buffers to drain before sessions are closed."""
     shutdown_timeout: float = 60.0
     """Seconds that a graceful stop waits for clients (SIGTERM) or transactions (SIGINT); 0 = no limit."""
     peer_id: int = 0
@@ -180,8 +156,25 @@ class Config:
 
     # Login
     auth_type: AuthType = "scram-sha-256"
-    """How clients log in. "md5" is answered by SCRAM-SHA-256 like "scram-sha-256". "trust": nothing is asked, but the
-    name must be in auth_file if there is one. "any": nor is the name looked up; every database has a forced user."""
+    """How clients log in. "md5" is answered by SCRAM-SHA-256 like "scram-sha-256". "plain":
+    the password in clear. "cert": the name in the client's certificate. "trust": nothing is asked, but the name must be
+    in auth_file if there is one. "any": nor is the name looked up; every database has a forced user."""
+    admin_users: tuple[str, ...] = ()
+    """Users who may do all in the console."""
+    stats_users: tuple[str, ...] = ()
+    """Users who may SHOW in the console."""
+    auth_user: str | None = None
+    """User whose backend runs auth_query for users that are not in auth_file; `None`: nobody is looked up."""
+    auth_query: str | None = DEFAULT_AUTH_QUERY
+    """Query that gives name and secret of the user $1."""
+    auth_dbname: str | None = None
+    """Entry of [databases] in which auth_query runs; `None`: the one that the client asks for."""
+    scram_iterations: int = 4096
+    """Iterations for passwords that auth_file has in clear, and shown for users who cannot log in."""
+    login_notify_message: str | None = None
+    """NOTICE to each client that has logged in."""
+    application_name_add_host: bool = False
+    """Whether the client's address is added to its application_name."""
     auth_file: str | None = None
     """Users and their passwords or secrets (PgBouncer's userlist.txt). Set where auth_type asks for passwords."""
     client_login_timeout: float = 60.0
@@ -202,6 +195,36 @@ class Config:
     """Backends per pool; 0 = no limit."""
     min_pool_size: int = 0
     """Backends that are kept open, for a pool with a forced user or with clients."""
+    reserve_pool_size: int = 0
+    """Backends beyond pool_size for sessions that have waited for reserve_pool_timeout."""
+    reserve_pool_timeout: float = 5.0
+    """Seconds that a session must have waited before the reserve is touched; 0 = there is none."""
+    max_db_connections: int = 0
+    """Backends in one database, over all its pools; 0 = no limit."""
+    max_db_client_connections: int = 0
+    """Sessions in one database; 0 = no limit."""
+    max_user_connections: int = 0
+    """Backends that log in as one user, over all its pools; 0 = no limit."""
+    max_user_client_connections: int = 0
+    """Sessions of one user; 0 = no limit."""
+    server_round_robin: bool = False
+    """Whether the backend that has been idle longest is used next, and not the one used last."""
+    server_reset_query: str | None = "DISCARD ALL"
+    """SQL between two sessions in session mode; `None`: nothing."""
+    server_reset_query_always: bool = False
+    """Whether server_reset_query runs in the other modes too."""
+    server_check_query: str | None = "<empty>"
+    """SQL that tells whether a backend is alive, before a session gets it; "<empty>": an empty query."""
+    server_check_delay: float = 30.0
+    """Seconds for which a backend may have been idle without being checked."""
+    server_fast_close: bool = False
+    """Whether RECONNECT ends sessions in session mode as soon as they are outside a transaction."""
+    track_extra_parameters: tuple[str, ...] = ("IntervalStyle",)
+    """Parameters that follow a session from backend to backend, beside those that always do."""
+    pool_idle_timeout: float = 0.0
+    """Seconds after which a pool without sessions and backends is forgotten."""
+    autodb_idle_timeout: float = 3600.0
+    """Seconds after which a database made from "*" is forgotten that nobody uses."""
     max_prepared_statements: int = 200
     """Named statements kept per backend; 0 = names are not rewritten."""
     max_packet_size: int = 2147483647
@@ -216,6 +239,14 @@ class Config:
     """Seconds between attempts after a failed connection or login to Postgres; 0 = at once."""
     query_wait_timeout: float = 120.0
     """Seconds a session may wait for a backend."""
+    query_wait_notify: int = 5
+    """Seconds that a session must have waited for a backend to be told so by a NOTICE."""
+    query_timeout: float = 0.0
+    """Seconds a query may take."""
+    transaction_timeout: float = 0.0
+    """Seconds a transaction may take."""
+    client_idle_timeout: float = 0.0
+    """Seconds a session may be idle outside a transaction."""
     idle_transaction_timeout: float = 0.0
     """Seconds a session may be idle in a transaction."""
     cancel_wait_timeout: float = 10.0
@@ -275,6 +306,42 @@ class Config:
     def resolve_idle_transaction_timeout(self, login_user: str) -> float:
         """Seconds a session may be idle in a transaction: user > global; 0 = no limit."""
         return _first(self.user(login_user).idle_transaction_timeout, self.idle_transaction_timeout)
+
+    def resolve_transaction_timeout(self, login_user: str) -> float:
+        """Seconds a transaction may take: user > global; 0 = no limit."""
+        return _first(self.user(login_user).transaction_timeout, self.transaction_timeout)
+
+    def resolve_query_timeout(self, login_user: str) -> float:
+        """Seconds a query may take: user > global; 0 = no limit."""
+        return _first(self.user(login_user).query_timeout, self.query_timeout)
+
+    def resolve_client_idle_timeout(self, login_user: str) -> float:
+        """Seconds a session may be idle outside a transaction: user > global; 0 = no limit."""
+        return _first(self.user(login_user).client_idle_timeout, self.client_idle_timeout)
+
+    def resolve_pool_mode(self, database: DatabaseConfig, login_user: str) -> PoolMode:
+        """When a backend goes back to its pool: user > database > global."""
+        return self.user(login_user).pool_mode or database.pool_mode or self.pool_mode
+
+    def resolve_reserve_pool_size(self, database: DatabaseConfig, server_user: str) -> int:
+        """Backends beyond the pool's size: user > database > global; 0 = none."""
+        return _first(self.user(server_user).reserve_pool_size, database.reserve_pool_size, self.reserve_pool_size)
+
+    def resolve_max_db_connections(self, database: DatabaseConfig) -> int:
+        """Backends in a database: database > global; 0 = no limit."""
+        return _first(database.max_db_connections, self.max_db_connections)
+
+    def resolve_max_db_client_connections(self, database: DatabaseConfig) -> int:
+        """Sessions in a database: database > global; 0 = no limit."""
+        return _first(database.max_db_client_connections, self.max_db_client_connections)
+
+    def resolve_max_user_connections(self, server_user: str) -> int:
+        """Backends of a user: user > global; 0 = no limit."""
+        return _first(self.user(server_user).max_user_connections, self.max_user_connections)
+
+    def resolve_max_user_client_connections(self, login_user: str) -> int:
+        """Sessions of a user: user > global; 0 = no limit."""
+        return _first(self.user(login_user).max_user_client_connections, self.max_user_client_connections)
 
 
 def _first(*values: Number | None) -> Number:

@@ -11,31 +11,28 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import backend as server
-from pgtrunk.wire import frontend as client
-from pgtrunk.wire.framing import MessageReader
-from pgtrunk.wire.startup import PROTOCOL_3_0, CancelRequest, StartupMessage, parse_startup
-from pgtrunk_gateway import auth
+from pgtrunk.wire.startup import PROTOCOL_3_0, CancelRequest, StartupMessage
 from pgtrunk_gateway.cancel.dispatch import Cancellable
 from pgtrunk_gateway.errors import (
-    AuthenticationFailed,
     CannotConnectNow,
     GatewayError,
-    LoginRefused,
     LoginTimeout,
     NoSuchDatabase,
-    NotSupported,
     ProtocolError,
     TooManyConnections,
 )
-from pgtrunk_gateway.inbox import Inbox
+from pgtrunk_gateway.relay import wishes
+from pgtrunk_gateway.relay.authentication import authenticate
+from pgtrunk_gateway.relay.dialogue import Dialogue
+from pgtrunk_gateway.relay.startup import read_startup
 from pgtrunk_gateway.session import parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from pgtrunk_gateway.cancel.keys import CancelKey
     from pgtrunk_gateway.config.settings import DatabaseConfig
@@ -43,11 +40,6 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.relay.context import Context
 
 __all__ = ["Admission", "Client", "SessionLogin"]
-
-_MESSAGE: Final = 16 << 10
-"""Octets of one message during login."""
-_UNREAD: Final = 64 << 10
-"""Octets that a client may send ahead before it is not read any more."""
 
 
 @dataclass(slots=True)
@@ -98,31 +90,18 @@ class SessionLogin:
     def __init__(self, context: Context, client: Client) -> None:
         self._context = context
         self._client = client
-        self._transport = client.transport
-        self._inbox = Inbox()
-        self._reader = MessageReader(_MESSAGE)
-        self._paused = False
+        self._dialogue = Dialogue(client.transport)
         self._counted = False
-        self._ended = False
         self._pool: Pool | None = None
         """Whose first login at the server is waited for."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="login")
+        self.data_received = self._dialogue.data_received
+        self.eof_received = self._dialogue.eof_received
 
     def stop(self) -> None:
         """The session has ended."""
         if self._task is not asyncio.current_task():
             self._task.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        self._inbox.data_received(data)
-        if len(self._inbox) > _UNREAD and not self._paused:
-            self._paused = True
-            self._transport.pause_reading()
-
-    def eof_received(self) -> None:
-        """The client says no more. What it has said still counts: a cancel request often ends so."""
-        self._inbox.connection_lost(None)
-        self._ended = True
 
     # -- the dialogue --------------------------------------------------------------------------------------------------
 
@@ -158,11 +137,8 @@ class SessionLogin:
 
     def _admit(self, admission: Admission) -> None:
         self._context.counters.admitted += 1
-        rest = self._reader.rest() + self._inbox.take()
-        if self._paused:
-            self._transport.resume_reading()
-        self._client.admitted(admission, rest)
-        if self._ended:
+        self._client.admitted(admission, self._dialogue.rest())
+        if self._dialogue.ended:
             self._client.vanished()
 
     def _uncount(self) -> None:
@@ -171,64 +147,32 @@ class SessionLogin:
             self._context.admitted -= 1
 
     async def _log_in(self) -> Admission | None:
-        packet = await self._startup()
+        packet = await read_startup(self._dialogue)
         if isinstance(packet, CancelRequest):
             await self._context.cancels.serve(packet)
             return None
         self._negotiate(packet)
-        user, database = _names(packet.parameters)
+        user, database = wishes.names(packet.parameters)
         self._count()
-        await self._authenticate(user)
+        await authenticate(self._context, self._dialogue, user, self._client.address)
         entry = self._context.config.database(database)
         if entry is None:
             raise NoSuchDatabase(
                 f"no such database: {database}", hint='Add it to [databases], or an entry "*" for all others.'
             )
         ignored = self._context.config.ignore_startup_parameters
-        wanted = _settings(packet.parameters, ignored)
+        wanted = wishes.settings(packet.parameters, ignored)
         pool = self._context.pool(entry, user)
         self._pool = pool
         greeting = await pool.greet()
-        wanted = _carried(wanted, greeting, ignored)
+        wanted = wishes.carried(wanted, greeting, ignored)
         certain = all(parameters.is_certain(name, value, greeting) for name, value in wanted.items())
         return self._welcome(user, entry, pool, {**greeting, **wanted}, certain)
-
-    async def _startup(self) -> StartupMessage | CancelRequest:
-        data = b""
-        asked: set[type] = set()
-        while True:
-            parsed = parse_startup(data)
-            if parsed is None:
-                data += await self._read()
-                continue
-            packet, size = parsed
-            data = data[size:]
-            if isinstance(packet, StartupMessage | CancelRequest):
-                self._reader.feed(data)
-                return packet
-            if type(packet) in asked:
-                raise ProtocolViolation("encryption was asked for twice")
-            asked.add(type(packet))
-            self._transport.write(b"N")
-
-    async def _read(self) -> bytes:
-        try:
-            return await self._inbox.read()
-        finally:
-            # More may come while a derivation runs, but not without bound.
-            if self._paused:
-                self._paused = False
-                self._transport.resume_reading()
-
-    async def _message(self) -> tuple[int, bytes]:
-        while (message := self._reader.next()) is None:
-            self._reader.feed(await self._read())
-        return message
 
     def _negotiate(self, packet: StartupMessage) -> None:
         """The gateway speaks 3.0, without protocol options: one that asks for more is told so and goes on."""
         if packet.protocol != PROTOCOL_3_0 or packet.options:
-            self._transport.write(server.negotiate_protocol(PROTOCOL_3_0, list(packet.options)))
+            self._dialogue.write(server.negotiate_protocol(PROTOCOL_3_0, list(packet.options)))
 
     def _count(self) -> None:
         context = self._context
@@ -244,48 +188,6 @@ class SessionLogin:
         context.admitted += 1
         self._counted = True
 
-    async def _authenticate(self, user: str) -> None:
-        context, address = self._context, self._client.address
-        now = asyncio.get_running_loop().time
-        login = auth.Login(
-            context.policy,
-            user,
-            nonce=context.random(auth.NONCE_LENGTH),
-            retry_after=lambda: context.limiter.allow(address, now()),
-        )
-        actions = login.start()
-        while True:
-            derivation: auth.Derivation | None = None
-            for action in actions:
-                match action:
-                    case auth.SendSasl(mechanisms):
-                        self._transport.write(server.authentication_sasl(mechanisms))
-                    case auth.SendSaslContinue(data):
-                        self._transport.write(server.authentication_sasl_continue(data))
-                    case auth.SendSaslFinal(data):
-                        self._transport.write(server.authentication_sasl_final(data))
-                    case auth.Accepted():
-                        context.limiter.succeeded(address, now())
-                        return
-                    case auth.Refused(error):
-                        if isinstance(error, AuthenticationFailed):
-                            context.limiter.failed(address, now())
-                        raise error
-                    case auth.Derive():
-                        derivation = action.derivation
-            if derivation is not None:
-                actions = login.derived(await context.derive(derivation))
-            else:
-                actions = await self._answer(login)
-
-    async def _answer(self, login: auth.Login) -> tuple[auth.Action, ...]:
-        kind, body = await self._message()
-        if kind == client.TERMINATE:
-            raise LoginRefused("client close request")
-        if kind != client.PASSWORD:
-            raise ProtocolViolation(f"expected a password message, got {chr(kind)!r}")
-        return login.message(body)
-
     def _welcome(
         self, user: str, entry: DatabaseConfig, pool: Pool, reported: Mapping[str, str], certain: bool
     ) -> Admission:
@@ -294,7 +196,7 @@ class SessionLogin:
         welcome = [server.authentication_ok()]
         welcome += [server.parameter_status(name, value) for name, value in reported.items()]
         welcome += [server.backend_key_data(key.pid, key.secret), server.ready()]
-        self._transport.write(b"".join(welcome))
+        self._dialogue.write(b"".join(welcome))
         return Admission(
             context=self._context,
             user=user,
@@ -306,47 +208,3 @@ class SessionLogin:
             query_wait_timeout=config.resolve_query_wait_timeout(entry, user),
             idle_transaction_timeout=config.resolve_idle_transaction_timeout(user),
         )
-
-
-# -- the startup packet ----------------------------------------------------------------------------------------------
-
-
-def _names(packet: Mapping[str, str]) -> tuple[str, str]:
-    """User and database, which is the user's name where none is given."""
-    user = packet.get("user", "")
-    if not user:
-        raise LoginRefused("no user name specified in startup packet")
-    if packet.get("replication", "false").lower() not in ("false", "off", "no", "0"):
-        raise NotSupported("replication connections are not supported yet", severity="FATAL")
-    return user, packet.get("database") or user
-
-
-def _settings(packet: Mapping[str, str], ignored: Collection[str]) -> dict[str, str]:
-    """The settings in a startup packet that the session will have."""
-    settings = {}
-    for name, value in packet.items():
-        if name in ("user", "database", "replication"):
-            continue
-        tracked = parameters.tracked_name(name)
-        if tracked is not None:
-            settings[tracked] = parameters.startup_value(tracked, value)
-        elif name not in ignored:
-            raise _unsupported(name)
-    return settings
-
-
-def _carried(settings: Mapping[str, str], reported: Mapping[str, str], ignored: Collection[str]) -> dict[str, str]:
-    """Those of ``settings`` that this server reports, as older ones do not all: others would not be made anywhere."""
-    for name in settings:
-        if name not in reported and name not in ignored:
-            raise _unsupported(name)
-    return {name: value for name, value in settings.items() if name in reported}
-
-
-def _unsupported(name: str) -> NotSupported:
-    return NotSupported(
-        f"unsupported startup parameter: {name}",
-        severity="FATAL",
-        detail="In transaction pooling only settings that the server reports follow a session to its next backend.",
-        hint=f"Add {name} to ignore_startup_parameters to have it dropped, or set it with ALTER ROLE.",
-    )

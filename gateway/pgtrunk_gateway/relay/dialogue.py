@@ -1,0 +1,76 @@
+"""The octets of a login: what the client has sent is read here, message by message.
+
+Knows nothing of what a login says. A client that sends ahead is read up to a bound, then no further until somebody
+reads what has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from pgtrunk.wire.framing import MessageReader
+from pgtrunk_gateway.inbox import Inbox
+
+__all__ = ["Dialogue"]
+
+_MESSAGE: Final = 16 << 10
+"""Octets of one message during login."""
+_UNREAD: Final = 64 << 10
+"""Octets that a client may send ahead before it is not read any more."""
+
+
+class Dialogue:
+    """One client's side of a login, over ``transport``."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        self.ended = False
+        """The client says no more."""
+        self._inbox = Inbox()
+        self._reader = MessageReader(_MESSAGE)
+        self._paused = False
+
+    def data_received(self, data: bytes) -> None:
+        self._inbox.data_received(data)
+        if len(self._inbox) > _UNREAD and not self._paused:
+            self._paused = True
+            self.transport.pause_reading()
+
+    def eof_received(self) -> None:
+        """What the client has said still counts: a cancel request often ends so."""
+        self._inbox.connection_lost(None)
+        self.ended = True
+
+    def write(self, data: bytes) -> None:
+        """Sends ``data`` to the client."""
+        self.transport.write(data)
+
+    async def read(self) -> bytes:
+        """What comes next, as it comes. Raises :class:`ConnectionError` at the end."""
+        try:
+            return await self._inbox.read()
+        finally:
+            # More may come while a derivation runs, but not without bound.
+            self._resume()
+
+    def unread(self, data: bytes) -> None:
+        """The messages begin with ``data``, which :meth:`read` has given."""
+        self._reader.feed(data)
+
+    async def message(self) -> tuple[int, bytes]:
+        """The type and the body of the next message. Raises :class:`ProtocolViolation` for what is none."""
+        while (message := self._reader.next()) is None:
+            self._reader.feed(await self.read())
+        return message
+
+    def rest(self) -> bytes:
+        """What came behind the last message; the dialogue is over."""
+        rest = self._reader.rest() + self._inbox.take()
+        self._resume()
+        return rest
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self.transport.resume_reading()
