@@ -12,6 +12,7 @@ import re
 from itertools import chain
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from helpers.documents import DOCUMENTS, README, ROOT, block, section, spans
@@ -31,6 +32,9 @@ FOREIGN = ("asyncio", "asyncpg")
 NOT_OURS = {"executemany", "fetchval", "psql", "pgbench", "skipif", "python3", "hdrhistogram"}
 KEYS = {*MAIN, *DATABASE_KEYS, *USER_KEYS, *TRACKED}
 """Of gateway.ini, and Postgres' own that a session keeps."""
+ASYNCPG = {*inspect.signature(asyncpg.create_pool).parameters, *inspect.signature(asyncpg.connect).parameters}
+ASYNCPG |= {*inspect.signature(asyncpg.Pool.acquire).parameters, "acquire"}
+"""What its users write."""
 
 
 # -- examples ----------------------------------------------------------------------------------------------------------
@@ -84,7 +88,11 @@ def exists(span: str) -> bool:
             (root / span).exists() for root in (ROOT, *SOURCE_ROOTS, *(root / "pgtrunk" for root in SOURCE_ROOTS))
         )
     name = re.sub(r"\(.*\)$", "", span)
-    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name) or name.isupper() or name.endswith((".md", ".pem")):
+    if (
+        not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name)
+        or name.isupper()
+        or name.endswith((".md", ".pem", ".ini"))
+    ):
         return True
     first, _, rest = name.partition(".")
     if not rest:
@@ -108,6 +116,7 @@ def is_known(name: str) -> bool:
         or any(name in module.split(".") for module in names.modules)
         or name in KEYS
         or name in NOT_OURS
+        or name in ASYNCPG
         or hasattr(builtins, name)
     )
 
