@@ -34,7 +34,7 @@ CLIENT: Final = (
     ("pgtrunk.cli",),
 )
 GATEWAY: Final = (
-    ("pgtrunk_gateway.errors",),
+    ("pgtrunk_gateway.errors", "pgtrunk_gateway.stats"),
     ("pgtrunk_gateway.config", "pgtrunk_gateway.auth", "pgtrunk_gateway.session"),
     ("pgtrunk_gateway.inbox", "pgtrunk_gateway.address"),
     ("pgtrunk_gateway.logs", "pgtrunk_gateway.derive"),

@@ -1,0 +1,1 @@
+"""What the gateway counts, and what SHOW STATS makes of it."""
