@@ -22,7 +22,11 @@ NO_QUIC = "is set, but not quic_cert_file, without which there is no QUIC"
 NOTHING = "nothing to listen on: set listen_addr (TCP), quic_cert_file and quic_key_file (QUIC), or unix_socket_dir"
 NO_USERS = "but auth_file is not set: no user could log in"
 SECONDS = "expected a number of seconds, such as 15 or 0.5"
-TRANSACTION = "is not available yet: expected transaction"
+AUTH_TYPES = "expected one of any, trust, plain, md5, scram-sha-256, cert"
+POOL_MODES = "expected one of session, transaction, statement"
+TLS = "client_tls_key_file = users.txt\nclient_tls_cert_file = users.txt\n"
+NEEDS_CERTIFICATE = "quic_client_ca_file (QUIC), or client_tls_sslmode = verify-full (TCP)"
+EACH_OTHER = "and server_tls_key_file need each other"
 MINIMAL = DATABASES + "[pgtrunk]\nauth_file = users.txt\n"
 
 
@@ -153,9 +157,9 @@ def test_without_a_certificate_there_is_no_quic() -> None:
         ("xyz = 1", 'unknown key "xyz" in [pgtrunk]'),
         ("dbname = x", 'unknown key "dbname" in [pgtrunk]; it belongs into [databases]'),
         ("listen_port = abc", 'listen_port: bad value "abc": expected a whole number from 0 to 65535'),
-        ("auth_type = md6", 'auth_type: bad value "md6": expected one of any, trust, md5, scram-sha-256'),
-        ("auth_type = hba", 'auth_type: "hba" is not available yet: expected one of any, trust, md5, scram-sha-256'),
-        ("pool_mode = session", 'pool_mode: "session" is not available yet: expected transaction'),
+        ("auth_type = md6", f'auth_type: bad value "md6": {AUTH_TYPES}'),
+        ("auth_type = hba", f'auth_type: "hba" is not available yet: {AUTH_TYPES}'),
+        ("pool_mode = sessions", f'pool_mode: bad value "sessions": {POOL_MODES}'),
         ("server_round_robin = no", 'server_round_robin: bad value "no": expected 0 or 1'),
         ("[databse]", 'unknown section "databse"; did you mean "databases"?'),
         ("[x]\nx = y", 'unknown section "x"'),
@@ -167,7 +171,7 @@ def test_without_a_certificate_there_is_no_quic() -> None:
         ("[databases] x = listen_port=1", 'database "x": unknown key "listen_port"; it belongs into [pgtrunk]'),
         ("[databases] x = =1", 'database "x": expected key=value, found nothing before the ='),
         ("[databases] x = port=0", 'database "x": port: bad value "0": expected a whole number from 1 to 65535'),
-        ("[databases] x = pool_mode=statement", 'database "x": pool_mode: "statement" ' + TRANSACTION),
+        ("[databases] x = pool_mode=none", f'database "x": pool_mode: bad value "none": {POOL_MODES}'),
         ("[users] app = port=1", 'user "app": unknown key "port"; it belongs into [databases]'),
         ("[users] app = query_wait_timeout=x", 'user "app": query_wait_timeout: bad value "x": ' + SECONDS),
         ("[peers] one = host=x", 'peer "one": a peer\'s name is its peer_id, a number from 1 to 16383'),
@@ -175,6 +179,11 @@ def test_without_a_certificate_there_is_no_quic() -> None:
         ("[peers] 1 = port=1", 'peer "1": host is not set'),
         ("auth_file = none.txt", 'auth_file: cannot read "none.txt": No such file or directory'),
         ("auth_file = .", 'auth_file: cannot read ".": Is a directory'),
+        ("server_tls_ca_file = none", 'server_tls_ca_file: cannot read "none": No such file or directory'),
+        (
+            "[databases] x = server_tls_ca_file=none",
+            'database "x": server_tls_ca_file: cannot read "none": No such file or directory',
+        ),
         ("unix_socket_dir = /none", 'unix_socket_dir: "/none" does not exist; ' + NO_SOCKET),
         ("unix_socket_dir = users.txt", 'unix_socket_dir: "users.txt" is not a directory; ' + NO_SOCKET),
         ("unix_socket_group = no such", 'unix_socket_group: this system has no group "no such"'),
@@ -182,6 +191,10 @@ def test_without_a_certificate_there_is_no_quic() -> None:
         ("quic_client_ca_file = users.txt", f"quic_client_ca_file {NO_QUIC}"),
         ("quic_listen_port = 1", f"quic_listen_port {NO_QUIC}"),
         ("unix_socket_dir =", NOTHING),
+        ("auth_dbname = pgbouncer", 'cannot use the reserved "pgbouncer" database as an auth_dbname'),
+        ("auth_type = cert", f"auth_type is cert, but no client has to show one: set {NEEDS_CERTIFICATE}"),
+        ("server_tls_key_file = users.txt", f"server_tls_cert_file {EACH_OTHER}"),
+        ("[databases] x = server_tls_cert_file=users.txt", f'database "x": server_tls_cert_file {EACH_OTHER}'),
     ],
 )
 def test_error(line: str, message: str) -> None:
@@ -202,6 +215,15 @@ def test_error(line: str, message: str) -> None:
         (
             "[databases]\nshop =\n[pgtrunk]\nauth_file = users.txt\nlisten_addr = ::1\nunix_socket_dir =",
             'g.ini:2: database "shop" has no host, and unix_socket_dir, its default, is empty',
+        ),
+        (DATABASES + "[pgtrunk]\nauth_type = plain", "g.ini:4: auth_type is plain, " + NO_USERS),
+        (
+            MINIMAL + "client_tls_sslmode = prefer\nclient_tls_cert_file = users.txt",
+            "g.ini:5: client_tls_sslmode is prefer, but client_tls_key_file is not set: TLS needs both",
+        ),
+        (
+            MINIMAL + TLS + "client_tls_sslmode = verify-ca",
+            "g.ini:7: client_tls_sslmode is verify-ca, but client_tls_ca_file is not set: nothing can be verified",
         ),
         (
             MINIMAL + "listen_addr = ::1\nquic_cert_file = users.txt",
@@ -319,17 +341,18 @@ def test_abstract_sockets_have_no_directory() -> None:
 @pytest.mark.parametrize(
     ("line", "remark", "serious"),
     [
-        ("server_round_robin = 1", "server_round_robin: known, not acted on yet", False),
-        ("max_db_connections = 5", "max_db_connections: known, not acted on yet", True),
-        ("max_db_connections = 0", "max_db_connections: known, not acted on yet", False),
-        ("client_tls_sslmode = require", "client_tls_sslmode: known, not acted on yet", True),
-        ("auth_type = md5", "auth_type: md5 is answered by scram-sha-256, never by md5 itself", False),
-        ("[databases] x = connect_query='select 1'", 'database "x": connect_query: known, not acted on yet', False),
-        ("[databases] x = max_db_connections=5", 'database "x": max_db_connections: known, not acted on yet', True),
-        ("[databases] x = max_db_connections=-1", 'database "x": max_db_connections: known, not acted on yet', False),
+        ("dns_max_ttl = 1", "dns_max_ttl: known, not acted on yet", False),
+        ("disable_pqexec = 1", "disable_pqexec: known, not acted on yet", True),
+        ("disable_pqexec = 0", "disable_pqexec: known, not acted on yet", False),
+        ("auth_query = select 1", "auth_query: not used without auth_user", True),
+        ("[databases] x = auth_query='select 1'", 'database "x": auth_query: not used without auth_user', True),
+        (
+            "[databases] x = load_balance_hosts=disable",
+            'database "x": load_balance_hosts: known, not acted on yet',
+            False,
+        ),
         ("[databases] x = host=a,b", 'database "x": host: a list is not acted on yet, only "a" is used', True),
         ("[databases] x = password=p", 'database "x": password: not used without user=', True),
-        ("[users] app = query_timeout=5", 'user "app": query_timeout: known, not acted on yet', True),
         ("[peers] 1 = host=x", 'peer "1": known, not acted on yet', False),
     ],
 )
@@ -338,10 +361,11 @@ def test_remark(line: str, remark: str, serious: bool) -> None:
 
 
 def test_one_remark_per_key_however_often_it_is_set() -> None:
-    text = MINIMAL + "log_stats = 0\nlog_stats = 1\n[databases]\nx = timezone=a timezone=b\n"
+    hosts = "load_balance_hosts=disable load_balance_hosts=round-robin"
+    text = MINIMAL + f"syslog = 0\nsyslog = 1\n[databases]\nx = {hosts}\n"
     assert remarks_of(text) == [
-        ("g.ini:6: log_stats: known, not acted on yet", False),
-        ('g.ini:8: database "x": timezone: known, not acted on yet', False),
+        ("g.ini:6: syslog: known, not acted on yet", False),
+        ('g.ini:8: database "x": load_balance_hosts: known, not acted on yet', False),
     ]
 
 
@@ -360,6 +384,17 @@ def test_trust_without_a_list_of_users() -> None:
 def test_any_needs_no_list_of_users() -> None:
     loaded = load_text("[databases]\nshop = user=app\n[pgtrunk]\nauth_type = any\n")
     assert (loaded.config.auth_type, loaded.remarks) == ("any", ())
+
+
+def test_users_that_are_looked_up_need_no_list() -> None:
+    query = "auth_query = select 1\n"
+    assert load_text(DATABASES + f"[pgtrunk]\nauth_type = md5\nauth_user = looker\n{query}").remarks == ()
+    assert load_text(f"[databases]\nshop = auth_user=looker\n[pgtrunk]\n{query}").remarks == ()
+
+
+def test_a_database_may_complete_what_the_main_section_has_of_a_certificate() -> None:
+    entry = "[databases] x = server_tls_cert_file=users.txt server_tls_key_file=users.txt\n"
+    assert load_text(MINIMAL + entry).config.databases["x"].server_tls_key_file == "users.txt"
 
 
 def test_secrets_that_lie_open() -> None:

@@ -32,9 +32,13 @@ def test_settings(loaded: Loaded) -> None:
         pidfile="pgbouncer.pid",
         auth_type="md5",
         auth_file="userlist.txt",
+        admin_users=("postgres", "ops"),
+        stats_users=("stats",),
         max_client_conn=2000,
         default_pool_size=40,
         min_pool_size=4,
+        reserve_pool_size=5,
+        reserve_pool_timeout=2.5,
         ignore_startup_parameters=("extra_float_digits", "options"),
         server_lifetime=1200.0,
         server_idle_timeout=60.5,
@@ -42,34 +46,32 @@ def test_settings(loaded: Loaded) -> None:
         tcp_keepidle=60,
         log_connections=False,
         log_disconnections=False,
+        stats_period=30,
         databases={
             "shop": DatabaseConfig(name="shop", host="10.1.2.3", dbname="shop_production"),
             "reports": DatabaseConfig(
-                name="reports", host="10.1.2.4", user="reporter", password="quo'ted word", pool_size=4
+                name="reports",
+                host="10.1.2.4",
+                user="reporter",
+                password="quo'ted word",
+                pool_size=4,
+                max_db_connections=8,
             ),
-            "old-shop": DatabaseConfig(name="old-shop", host="10.1.2.3", dbname="shop_2019"),
+            "old-shop": DatabaseConfig(
+                name="old-shop",
+                host="10.1.2.3",
+                dbname="shop_2019",
+                connect_query="set statement_timeout = '30s'",
+            ),
         },
         any_database=DatabaseConfig(name="*", host="10.1.2.5"),
-        users={"batch": UserConfig(name="batch", pool_size=2, query_wait_timeout=600.0)},
+        users={"batch": UserConfig(name="batch", pool_size=2, max_user_connections=10, query_wait_timeout=600.0)},
     )
 
 
 def test_remarks(loaded: Loaded) -> None:
-    assert [str(remark) for remark in loaded.remarks] == [
-        'pgbouncer.ini:10: database "reports": max_db_connections: known, not acted on yet',
-        'pgbouncer.ini:11: database "old-shop": connect_query: known, not acted on yet',
-        'pgbouncer.ini:18: user "batch": max_user_connections: known, not acted on yet',
-        "pgbouncer.ini:40: auth_type: md5 is answered by scram-sha-256, never by md5 itself",
-        "pgbouncer.ini:42: admin_users: known, not acted on yet",
-        "pgbouncer.ini:43: stats_users: known, not acted on yet",
-        "pgbouncer.ini:53: reserve_pool_size: known, not acted on yet",
-        "pgbouncer.ini:54: reserve_pool_timeout: known, not acted on yet",
-        "pgbouncer.ini:55: server_reset_query: known, not acted on yet",
-        "pgbouncer.ini:56: server_tls_sslmode: known, not acted on yet",
-        "pgbouncer.ini:66: client_idle_timeout: known, not acted on yet",
-        "local.ini:4: stats_period: known, not acted on yet",
-    ]
-    assert [remark.message.split(":")[0] for remark in loaded.remarks if remark.serious] == [
-        'database "reports"',
-        'user "batch"',
+    assert [(str(remark), remark.serious) for remark in loaded.remarks] == [
+        ("pgbouncer.ini:68: dns_max_ttl: known, not acted on yet", False),
+        ("pgbouncer.ini:70: disable_pqexec: known, not acted on yet", True),
+        ("local.ini:5: syslog: known, not acted on yet", False),
     ]

@@ -19,9 +19,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Checks"]
 
-READABLE = ("auth_file", "quic_cert_file", "quic_key_file", "quic_client_ca_file")
-SECRET = ("auth_file", "quic_key_file")
-NEEDS_USERS = ("md5", "scram-sha-256")
+TLS_FILES = ("server_tls_ca_file", "server_tls_cert_file", "server_tls_key_file")
+READABLE = (
+    "auth_file",
+    "client_tls_ca_file",
+    "client_tls_cert_file",
+    "client_tls_key_file",
+    "quic_cert_file",
+    "quic_client_ca_file",
+    "quic_key_file",
+    *TLS_FILES,
+)
+SECRET = ("auth_file", "client_tls_key_file", "quic_key_file", "server_tls_key_file")
+NEEDS_USERS = ("plain", "md5", "scram-sha-256")
+VERIFY = ("verify-ca", "verify-full")
+RESERVED = "pgbouncer"  # the admin console's database
 NEEDS_CERTIFICATE = ("quic_key_file", "quic_client_ca_file", "quic_listen_addr", "quic_listen_port")
 
 
@@ -38,6 +50,12 @@ class Checks:
         """Where a key of the main section was set."""
         return self.reading.sources.get(key, Source(self.path))
 
+    @property
+    def _users_are_looked_up(self) -> bool:
+        """Whether auth_query may find users that auth_file has not."""
+        entries = self.reading.entries["databases"].values()
+        return self.config.auth_user is not None or any("auth_user" in entry.values for entry in entries)
+
     def between_keys(self) -> Iterator[ConfigError]:
         """Errors between keys. Only for files whose lines are right: what is missing may be what is misspelt."""
         if self.reading.main_section is None:
@@ -46,6 +64,8 @@ class Checks:
         yield from self._databases()
         yield from self._fronts()
         yield from self._quic()
+        yield from self._client_tls()
+        yield from self._server_tls()
         yield from self._login()
 
     def _databases(self) -> Iterator[ConfigError]:
@@ -81,12 +101,41 @@ class Checks:
                 f"quic_memory_budget is {budgets} with {config.quic_connection_budget}: one connection could use up all"
             )
 
+    def _client_tls(self) -> Iterator[ConfigError]:
+        config, where = self.config, self.at("client_tls_sslmode")
+        mode = f"client_tls_sslmode is {config.client_tls_sslmode}"
+        if config.client_tls_sslmode == "disable":
+            return
+        for key in ("client_tls_key_file", "client_tls_cert_file"):
+            if getattr(config, key) is None:
+                yield where.error(f"{mode}, but {key} is not set: TLS needs both")
+        if config.client_tls_sslmode in VERIFY and config.client_tls_ca_file is None:
+            yield where.error(f"{mode}, but client_tls_ca_file is not set: nothing can be verified")
+
+    def _server_tls(self) -> Iterator[ConfigError]:
+        config = self.config
+        pairs = [("", self.at("server_tls_key_file"), config.server_tls_cert_file, config.server_tls_key_file)]
+        for entry in self.reading.entries["databases"].values():
+            files = [entry.values.get(key, getattr(config, key)) for key in TLS_FILES[1:]]
+            pairs.append((f"database {quoted(entry.name)}: ", entry.source, files[0], files[1]))
+        if (pairs[0][2] is None) != (pairs[0][3] is None):
+            pairs = pairs[:1]
+        for label, source, cert, key in pairs:
+            if (cert is None) != (key is None):
+                yield source.error(f"{label}server_tls_cert_file and server_tls_key_file need each other")
+
     def _login(self) -> Iterator[ConfigError]:
         config = self.config
-        if config.auth_type in NEEDS_USERS and config.auth_file is None:
+        if config.auth_type in NEEDS_USERS and config.auth_file is None and not self._users_are_looked_up:
             yield self.at("auth_type").error(
                 f"auth_type is {config.auth_type}, but auth_file is not set: no user could log in"
             )
+        if config.auth_dbname == RESERVED:
+            yield self.at("auth_dbname").error(f'cannot use the reserved "{RESERVED}" database as an auth_dbname')
+        asked = config.quic_client_ca_file is not None or config.client_tls_sslmode in VERIFY
+        if config.auth_type == "cert" and not asked:
+            shown = "quic_client_ca_file (QUIC), or client_tls_sslmode = verify-full (TCP)"
+            yield self.at("auth_type").error(f"auth_type is cert, but no client has to show one: set {shown}")
         if config.auth_type != "any":
             return
         for entry in self.reading.entries["databases"].values():
@@ -101,6 +150,12 @@ class Checks:
             path = getattr(config, key)
             if path is not None and (reason := _unreadable(path)):
                 yield self.at(key).error(f"{key}: cannot read {quoted(path)}: {reason}")
+        for entry in self.reading.entries["databases"].values():
+            for key in TLS_FILES:
+                path = entry.values.get(key)
+                if path is not None and (reason := _unreadable(path)):
+                    label = f"database {quoted(entry.name)}"
+                    yield entry.source.error(f"{label}: {key}: cannot read {quoted(path)}: {reason}")
         directory = config.unix_socket_dir
         if directory and not directory.startswith("@") and (reason := _no_place_for_socket(directory)):
             hint = "an empty unix_socket_dir does without a unix socket"
@@ -116,12 +171,12 @@ class Checks:
             yield Remark(
                 header.source, "pool_mode: not set, which is session in PgBouncer, and transaction here", serious=True
             )
-        if self.config.auth_type == "md5":
-            yield Remark(self.at("auth_type"), "auth_type: md5 is answered by scram-sha-256, never by md5 itself")
         if self.config.auth_type == "trust" and self.config.auth_file is None:
             yield Remark(
                 self.at("auth_type"), "auth_type: trust without auth_file lets every user name in", serious=True
             )
+        if "auth_query" in self.reading.main and not self._users_are_looked_up:
+            yield Remark(self.at("auth_query"), "auth_query: not used without auth_user", serious=True)
         for entry in self.reading.entries["databases"].values():
             label = f"database {quoted(entry.name)}"
             hosts = entry.values.get("host", ())
@@ -131,6 +186,8 @@ class Checks:
                     f"{label}: host: a list is not acted on yet, only {quoted(hosts[0])} is used",
                     serious=True,
                 )
+            if "auth_query" in entry.values and not (self.config.auth_user or "auth_user" in entry.values):
+                yield Remark(entry.source, f"{label}: auth_query: not used without auth_user", serious=True)
             if "password" in entry.values and "user" not in entry.values:
                 yield Remark(entry.source, f"{label}: password: not used without user=", serious=True)
         yield from self._open_secrets()

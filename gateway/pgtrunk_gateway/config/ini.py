@@ -28,6 +28,7 @@ MAX_FILES = 1000  # bounds what ten levels of %include can multiply to
 MAX_FAULTS = 100  # a file of another kind altogether is told from this many
 
 SPACE = " \t\n\v\f\r"  # isspace() in C; str.isspace() knows more
+FIRST = re.compile(rf"[{SPACE}]+")
 INCLUDE = re.compile(r"%include[ \t]+(?P<path>.+)", re.DOTALL)
 SECTION = re.compile(r"\[([^]]*)\]")
 SECTIONS = re.compile(rf"(?:{SECTION.pattern}[{SPACE}]*)+")
@@ -162,7 +163,7 @@ def _explain(text: str) -> str:
         return f"a name that begins with {text[0]} needs the same quote at its end, something between them, then ="
     before, equals, _ = text.partition("=")
     if not equals:
-        return f"expected key = value, found no = after {quoted(before.split()[0])}"
+        return f"expected key = value, found no = after {quoted(FIRST.split(before)[0])}"
     if not before:
         return "expected key = value, found nothing before the ="
     return f"expected key = value; the key {quoted(before.rstrip(SPACE))} has characters that need single quotes"
