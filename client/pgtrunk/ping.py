@@ -53,7 +53,7 @@ async def _ping(arguments: argparse.Namespace) -> int:
     took = time.perf_counter() - start
     try:
         answer = f"{address}: connected in {took * 1000:.1f} ms, {connection.stream_credit} streams allowed"
-        print(answer)  # noqa: T201
+        print(answer)  # noqa: T201 - it is what the command is for
     finally:
         connection.close()
         await connection.wait_closed()

@@ -299,7 +299,11 @@ async def test_a_common_name_is_no_name() -> None:
 
 async def test_an_unknown_authority() -> None:
     async with LoopbackServer() as server:
-        await refused(server, "unable to get local issuer certificate", ca_data=authority("another CA").pem)
+        await refused(
+            server,
+            "unable to get local issuer certificate; ca_file (--ca) names the CA that signed it",
+            ca_data=authority("another CA").pem,
+        )
 
 
 async def test_the_systems_authorities_do_not_vouch_for_ours() -> None:

@@ -69,6 +69,12 @@ def phrase(event: ConnectionTerminated, limits: QuicLimits, *, by_peer: bool) ->
     return f"{who} {what}" + (f": {event.reason_phrase}" if event.reason_phrase else "")
 
 
+def _hint(reason: str) -> str:
+    """Return what to do about a certificate that nobody vouches for: by far the most common, and OpenSSL's words."""
+    unknown = "issuer" in reason or "self-signed" in reason or "self signed" in reason
+    return "; ca_file (--ca) names the CA that signed it" if unknown else ""
+
+
 def explain(
     event: ConnectionTerminated, limits: QuicLimits, peer: object, *, by_peer: bool, is_ready: bool
 ) -> TrunkError:
@@ -78,7 +84,8 @@ def explain(
     if _alert(event.error_code) in CERTIFICATE_ALERTS:
         # Handshake over or not: a gateway looks at our certificate when for us it is.
         whose = "our certificate was refused by" if by_peer else "refused the certificate of"
-        return CertificateError(f"{whose} {peer}: {event.reason_phrase or words}")
+        hint = "" if by_peer else _hint(event.reason_phrase)
+        return CertificateError(f"{whose} {peer}: {event.reason_phrase or words}{hint}")
     if is_ready:
         return SessionLost(f"QUIC connection with {peer} lost: {words}")
     return GatewayUnreachable(f"no QUIC connection with {peer}: {words}")

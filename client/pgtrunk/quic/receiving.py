@@ -52,6 +52,7 @@ class Receiving(Acknowledging):
         """When the last genuine packet came."""
         self._usual_start: bytes | None = None
         self._old_keys_until = 0.0
+        # aioquic keeps its table of frames to itself; private_names checks that it is there.
         handlers: dict[int, tuple[Any, frozenset[Epoch]]] = self._QuicConnection__frame_handlers  # type: ignore[attr-defined]
         self._handlers = {number: handler for number, (handler, epochs) in handlers.items() if Epoch.ONE_RTT in epochs}
 

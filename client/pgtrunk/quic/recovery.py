@@ -53,7 +53,7 @@ class BytePacer(QuicPacketPacer):
         self._burst = float(BURST_DATAGRAMS * max_datagram_size)
         self._bytes = self._burst
 
-    def next_send_time(self, now: float) -> float | None:  # type: ignore[override]
+    def next_send_time(self, now: float) -> float | None:  # type: ignore[override]  # None is more than aioquic promises
         """Return when the next packet may leave, None for at once."""
         if not self._rate:
             return None

@@ -48,7 +48,7 @@ class StreamTable(QuicConnection):
     events for all that is rare.
     """
 
-    _streams: dict[int, Stream]  # type: ignore[assignment]
+    _streams: dict[int, Stream]  # type: ignore[assignment]  # aioquic types it by its own stream
     _events: deque[Any]
     _app_crypto: Keys
     _app_crypto_stream: QuicStream

@@ -203,7 +203,7 @@ class WildcardEndpoint:
     def send(self, data: bytes, path: Path) -> None:
         control = [(*self._control, path.local)] if path.local else []
         try:
-            self._sock.sendmsg([data], control, 0, path)  # type: ignore[arg-type]
+            self._sock.sendmsg([data], control, 0, path)  # type: ignore[arg-type]  # a Path is an address, as a tuple
         except OSError:
             self._counters.send_dropped += 1
         else:
