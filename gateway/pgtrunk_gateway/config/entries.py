@@ -8,12 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-__all__ = ["DEFAULT_SOCKET_DIR", "DatabaseConfig", "PeerConfig", "PoolKey", "PoolMode", "SslMode", "UserConfig"]
+__all__ = ["CONSOLE_NAMES", "DEFAULT_SOCKET_DIR", "DatabaseConfig", "PeerConfig", "PoolKey", "PoolMode", "SslMode", "UserConfig"]
 
 PoolMode: TypeAlias = Literal["session", "transaction", "statement"]
 SslMode: TypeAlias = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
 
 DEFAULT_SOCKET_DIR = "/tmp"
+CONSOLE_NAMES = frozenset({"pgbouncer", "pgtrunk", "gateway"})
+"""The console's database; no entry of [databases] can have one of these names."""
 
 
 class PoolKey(NamedTuple):

@@ -6,7 +6,7 @@ remarks are handed back, for whoever has a log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from .reading import read_values
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from .reading import Reading
     from .settings import Config
 
 __all__ = ["Loaded", "load", "read_file"]
@@ -38,6 +39,8 @@ class Loaded:
     """The file that was loaded."""
     sources: Mapping[str, Source]
     """Where each key of the main section was set."""
+    reading: Reading = field(repr=False, compare=False)
+    """What the files say, key by key: where a change while the gateway runs starts from."""
 
     def error(self, key: str, message: str) -> ConfigError:
         """An error that came to light later, such as a taken port or a key that does not match, at the key's line."""
@@ -69,7 +72,7 @@ def load(path: str | PathLike[str]) -> Loaded:
     if faults:
         raise InvalidConfig(sorted(faults, key=place))
     remarks = [*reading.remarks, *checks.remarks()]
-    return Loaded(config, tuple(sorted(remarks, key=place)), path, reading.sources)
+    return Loaded(config, tuple(sorted(remarks, key=place)), path, reading.sources, reading)
 
 
 def read_file(path: str) -> str:

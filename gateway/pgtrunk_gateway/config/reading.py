@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
 from .connstr import parse_connstr
+from .entries import CONSOLE_NAMES
 from .faults import Remark, Source, quoted
 from .ini import MAX_FAULTS
 from .keys import ENTRY_SECTIONS, MAIN, MAIN_SECTIONS, SECTIONS, suggest
@@ -25,7 +26,6 @@ __all__ = ["Entry", "Reading", "read_values"]
 NOT_YET = "known, not acted on yet"
 NOUNS = {"databases": "database", "users": "user", "peers": "peer"}
 MAX_NAME = {"databases": 63, "users": 127}  # bytes; no startup packet with more gets past PgBouncer
-RESERVED = "pgbouncer"  # the admin console's database
 MAX_PEER_ID = 16383
 HOMES: Mapping[str, Mapping[str, Key]] = {MAIN_SECTIONS[0]: MAIN, **ENTRY_SECTIONS}
 
@@ -180,5 +180,5 @@ def _check_name(section: str, name: str) -> None:
         return
     if len(name.encode()) > MAX_NAME[section]:
         raise ConfigError(f"the name is longer than {MAX_NAME[section]} bytes")
-    if section == "databases" and name == RESERVED:
+    if section == "databases" and name in CONSOLE_NAMES:
         raise ConfigError("the name is reserved for the admin console")
