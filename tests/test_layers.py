@@ -42,6 +42,7 @@ GATEWAY: Final = (
     ("pgtrunk_gateway.cancel",),
     ("pgtrunk_gateway.relay",),
     ("pgtrunk_gateway.fronts",),
+    ("pgtrunk_gateway.console",),
     ("pgtrunk_gateway.gateway",),
     ("pgtrunk_gateway.stopping",),
     ("pgtrunk_gateway.cli",),

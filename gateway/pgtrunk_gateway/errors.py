@@ -29,6 +29,10 @@ __all__ = [
     "IdleTransactionTimeout",
     "TransactionTimeout",
     "IdleSessionTimeout",
+    # the console
+    "InvalidCommand",
+    "InvalidArgument",
+    "NotAllowed",
     # life of the gateway
     "ShuttingDown",
     "CannotConnectNow",
@@ -171,6 +175,30 @@ class IdleSessionTimeout(GatewayError):
 
     sqlstate = "57P05"
     default = "client_idle_timeout"
+
+
+class InvalidCommand(GatewayError):
+    """What was typed at the console is no command."""
+
+    sqlstate = "42601"
+    severity = "ERROR"
+    default = "invalid command"
+
+
+class InvalidArgument(GatewayError):
+    """A command of the console cannot do this with its argument."""
+
+    sqlstate = "22023"
+    severity = "ERROR"
+    default = "bad arguments"
+
+
+class NotAllowed(GatewayError):
+    """The console is not for this user, or not this command of it."""
+
+    sqlstate = "42501"
+    severity = "ERROR"
+    default = "admin access needed"
 
 
 class ShuttingDown(GatewayError):

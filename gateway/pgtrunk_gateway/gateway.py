@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from pgtrunk_gateway.auth import LoginLimiter, LoginPolicy, Userlist
 from pgtrunk_gateway.cancel.dispatch import Dispatcher
+from pgtrunk_gateway.console.console import Console
+from pgtrunk_gateway.console.unsupported import Unsupported
 from pgtrunk_gateway.derive import KeyDeriver
 from pgtrunk_gateway.errors import ConfigError, ShuttingDown
 from pgtrunk_gateway.fronts.opening import open_fronts
@@ -62,6 +64,8 @@ class Gateway:
             pool=self.pools.get,
             random=os.urandom,
         )
+        self.console = Console(Unsupported(), context=self.context, pools=self.pools, fronts=lambda: self.fronts)
+        self.context.console = self.console
         self._closed = False
 
     async def __aenter__(self) -> Gateway:
@@ -124,6 +128,7 @@ class Gateway:
         self._stop_accepting()
         for session in list(self.context.sessions):
             session.kill()
+        await self.console.close(_LAST_WORDS)
         # What ran for them ends with them: Postgres would not notice before it has something to say.
         await self.cancels.close(_LAST_WORDS)
         await self.pools.close(ShuttingDown())

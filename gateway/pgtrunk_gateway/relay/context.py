@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.pool.connect import Deriver
     from pgtrunk_gateway.pool.pool import Pool
     from pgtrunk_gateway.relay.lifecycle import Lifecycle
+    from pgtrunk_gateway.relay.visiting import Visit
     from pgtrunk_gateway.session.statements import Catalogue
 
 __all__ = ["Context", "SessionCounters"]
@@ -36,6 +37,13 @@ class Cancels(Protocol):
 
     def cancel(self, backend: Backend) -> None:
         """Cancels what ``backend`` runs, in the background."""
+
+
+class Door(Protocol):
+    """The console."""
+
+    def enter(self, session: Lifecycle, visit: Visit, rest: bytes) -> None:
+        """Goes on with the transport of ``session``; ``rest`` came behind its login."""
 
 
 @dataclass(slots=True)
@@ -62,6 +70,8 @@ class Context:
     pool: Callable[[DatabaseConfig, str], Pool]
     """The pool of a database for a client's user."""
     random: Callable[[int], bytes]
+    console: Door | None = None
+    """What serves the database `pgbouncer`."""
     sessions: set[Lifecycle] = field(default_factory=set)
     """All of them, those in their login too."""
     admitted: int = 0

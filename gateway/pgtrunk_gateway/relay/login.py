@@ -17,6 +17,7 @@ from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import backend as server
 from pgtrunk.wire.startup import PROTOCOL_3_0, CancelRequest, StartupMessage
 from pgtrunk_gateway.cancel.dispatch import Cancellable
+from pgtrunk_gateway.config.entries import CONSOLE_NAMES
 from pgtrunk_gateway.errors import (
     CannotConnectNow,
     GatewayError,
@@ -29,6 +30,7 @@ from pgtrunk_gateway.relay import wishes
 from pgtrunk_gateway.relay.authentication import authenticate
 from pgtrunk_gateway.relay.dialogue import Dialogue
 from pgtrunk_gateway.relay.startup import read_startup
+from pgtrunk_gateway.relay.visiting import Visit, log_in_to_console
 from pgtrunk_gateway.session import parameters
 
 if TYPE_CHECKING:
@@ -75,6 +77,9 @@ class Client(Cancellable, Protocol):
     def admitted(self, admission: Admission, rest: bytes) -> None:
         """The login is complete; ``rest`` came behind its last message."""
 
+    def visits(self, visit: Visit, rest: bytes) -> None:
+        """It has logged in to the console; ``rest`` as above."""
+
     def fail(self, error: GatewayError) -> None: ...
 
     def served(self) -> None:
@@ -110,7 +115,7 @@ class SessionLogin:
         error: GatewayError
         try:
             async with asyncio.timeout(timeout or None):
-                admission = await self._log_in()
+                outcome = await self._log_in()
         except ConnectionError:
             self._uncount()
             self._client.vanished()
@@ -126,14 +131,19 @@ class SessionLogin:
             self._uncount()
             raise
         else:
-            if admission is None:
-                self._client.served()
-            else:
-                self._admit(admission)
+            self._succeeded(outcome)
             return
         self._uncount()
         self._context.counters.refused += 1
         self._client.fail(error)
+
+    def _succeeded(self, outcome: Admission | Visit | None) -> None:
+        if isinstance(outcome, Visit):
+            self._client.visits(outcome, self._dialogue.rest())
+        elif outcome is not None:
+            self._admit(outcome)
+        else:
+            self._client.served()
 
     def _admit(self, admission: Admission) -> None:
         self._context.counters.admitted += 1
@@ -146,13 +156,15 @@ class SessionLogin:
             self._counted = False
             self._context.admitted -= 1
 
-    async def _log_in(self) -> Admission | None:
+    async def _log_in(self) -> Admission | Visit | None:
         packet = await read_startup(self._dialogue)
         if isinstance(packet, CancelRequest):
             await self._context.cancels.serve(packet)
             return None
         self._negotiate(packet)
         user, database = wishes.names(packet.parameters)
+        if database in CONSOLE_NAMES and self._context.console is not None:
+            return await log_in_to_console(self._context, self._dialogue, user, database, self._client.address)
         self._count()
         await authenticate(self._context, self._dialogue, user, self._client.address)
         entry = self._context.config.database(database)

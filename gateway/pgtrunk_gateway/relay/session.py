@@ -30,6 +30,7 @@ from pgtrunk_gateway.session.state import Event, State
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.pool.backend import Backend
+    from pgtrunk_gateway.relay.visiting import Visit
 
 __all__ = ["Session"]
 
@@ -65,6 +66,15 @@ class Session(Lifecycle):
             log.info("%s login attempt: db=%s user=%s front=%s", self, admission.database, admission.user, self.front)
         if rest:
             self._data_received(rest)
+
+    def visits(self, visit: Visit, rest: bytes) -> None:
+        """It has logged in to the console, which goes on with the transport; ``rest`` as above."""
+        assert self.context.console is not None
+        self.login = None
+        if self.context.config.log_connections:
+            log.info("%s login attempt: db=%s user=%s front=%s", self, visit.database, visit.user, self.front)
+        self.context.session_ends(self)
+        self.context.console.enter(self, visit, rest)
 
     def served(self) -> None:
         """It was no session but a cancel request, which has been acted on."""

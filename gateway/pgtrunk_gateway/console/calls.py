@@ -1,0 +1,152 @@
+"""From a statement to what it calls for: a command with its argument, known to be one before it runs. Pure.
+
+PgBouncer's order of complaints: the grammar first, then the name, then whether this user may do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from pgtrunk_gateway.console.columns import texts
+from pgtrunk_gateway.console.shows import SHOWS
+from pgtrunk_gateway.console.verbs import VERBS
+from pgtrunk_gateway.console.words import Mark, Statement, Word, invalid, statements
+from pgtrunk_gateway.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pgtrunk_gateway.console.columns import Column
+    from pgtrunk_gateway.console.registry import Show, Verb
+
+__all__ = ["FAKES", "Act", "Call", "Fake", "Help", "Look", "Set", "read"]
+
+_MAX_ARGUMENT: Final = 63
+_MAX_VALUE: Final = 255
+"""Bytes; PgBouncer's limits."""
+
+FAKES: Final[Mapping[str, str]] = {
+    "client_encoding": "UTF-8",
+    "default_transaction_isolation": "read committed",
+    "standard_conforming_strings": "on",
+    "datestyle": "ISO",
+    "timezone": "GMT",
+    # PgBouncer has only those above. These are what JDBC sets before anything else.
+    "application_name": "",
+    "extra_float_digits": "0",
+}
+"""Settings of a server that clients want to see or make; none of it means anything here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """``SHOW name``."""
+
+    show: Show
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        return self.show.columns
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """``SHOW HELP``."""
+
+    columns: Sequence[Column] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fake:
+    """``SHOW name`` of a server's setting, or a SET of it, which does nothing."""
+
+    name: str
+    is_set: bool
+    columns: Sequence[Column] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """``SET key = value``."""
+
+    key: str
+    value: str = field(repr=False)
+    columns: Sequence[Column] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """A verb with its argument, "" where it has none."""
+
+    verb: Verb
+    argument: str
+    columns: Sequence[Column] = ()
+
+
+Call: TypeAlias = Look | Help | Fake | Set | Act
+
+
+def read(sql: str) -> list[Call]:
+    """What ``sql`` calls for, in order. Raises :class:`InvalidCommand`, :class:`InvalidArgument`."""
+    return [_call(statement) for statement in statements(sql)]
+
+
+def _call(statement: Statement) -> Call:
+    name, *rest = statement.words
+    if name.mark not in (Mark.PLAIN, Mark.QUOTED):
+        raise invalid(statement.source)
+    match name.text.upper():
+        case "SET":
+            return _set(statement)
+        case "SHOW" | "SELECT":
+            return _show(statement)
+        case word if word in VERBS:
+            return _act(VERBS[word], rest, statement)
+        case _:
+            raise invalid(statement.source)
+
+
+def _show(statement: Statement) -> Call:
+    name = _only(statement.words[1:], statement)
+    if name.lower() in FAKES:
+        return Fake(name.lower(), is_set=False, columns=texts(name.lower()))
+    if name.upper() == "HELP":
+        return Help()
+    if name.upper() not in SHOWS:
+        raise invalid(statement.source)
+    return Look(SHOWS[name.upper()])
+
+
+def _act(verb: Verb, rest: Sequence[Word], statement: Statement) -> Call:
+    argument = _only(rest, statement) if rest else ""
+    if not verb.argument.admits(argument):
+        raise invalid(statement.source)
+    return Act(verb, argument)
+
+
+def _only(words: Sequence[Word], statement: Statement) -> str:
+    """The argument where there is one, and it is a name."""
+    if len(words) != 1 or words[0].mark not in (Mark.PLAIN, Mark.QUOTED):
+        raise invalid(statement.source)
+    return _bounded(words[0].text, _MAX_ARGUMENT)
+
+
+def _set(statement: Statement) -> Call:
+    match statement.words[1:]:
+        case [Word(key, Mark.PLAIN | Mark.QUOTED), Word("=", Mark.SYMBOL), Word(value, mark)]:
+            pass
+        case [Word(key, Mark.PLAIN | Mark.QUOTED), Word(to, Mark.PLAIN), Word(value, mark)] if to.lower() == "to":
+            pass
+        case _:
+            raise invalid(statement.source)
+    if mark is Mark.SYMBOL or not key:
+        raise invalid(statement.source)
+    if key.lower() in FAKES:
+        return Fake(key.lower(), is_set=True)
+    return Set(_bounded(key, _MAX_ARGUMENT), _bounded(value, _MAX_VALUE))
+
+
+def _bounded(text: str, most: int) -> str:
+    if len(text.encode("utf-8", "replace")) > most:
+        raise InvalidArgument(detail=f"It has more than {most} bytes.")
+    return text

@@ -1,0 +1,35 @@
+"""What a show sees: the gateway, read-only and live. Nothing is copied before it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pgtrunk_gateway.config.settings import Config
+    from pgtrunk_gateway.console.operations import Operations
+    from pgtrunk_gateway.console.session import ConsoleSession
+    from pgtrunk_gateway.fronts.front import Front
+    from pgtrunk_gateway.pool.pools import Pools
+    from pgtrunk_gateway.relay.context import Context
+
+__all__ = ["View"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    context: Context
+    pools: Pools
+    operations: Operations
+    fronts: Callable[[], Sequence[Front]]
+    consoles: Collection[ConsoleSession]
+    """Sessions at the console, the one that looks among them."""
+    now: Callable[[], float]
+    """Seconds of the event loop's clock, as sessions and backends keep them."""
+    wall: Callable[[], float]
+    """Seconds since 1970."""
+
+    @property
+    def config(self) -> Config:
+        return self.context.config

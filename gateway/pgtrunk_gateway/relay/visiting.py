@@ -1,0 +1,86 @@
+"""The login to the console: who may enter, and whether as an administrator.
+
+Three ways. On the unix socket, who has the gateway's own uid needs no password: the process could be stopped by them
+anyway. Everybody else logs in as to any database, and must then be in admin_users or stats_users. With auth_type "any"
+there is no login: the name alone decides (PgBouncer lets any name look then; here it must be in stats_users).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pgtrunk_gateway.errors import NotAllowed
+from pgtrunk_gateway.relay.authentication import authenticate
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from pgtrunk_gateway.config.settings import Config
+    from pgtrunk_gateway.relay.context import Context
+    from pgtrunk_gateway.relay.dialogue import Dialogue
+
+__all__ = ["OWNERS", "Visit", "log_in_to_console", "peer_uid"]
+
+OWNERS: Final = frozenset({"pgbouncer", "pgtrunk"})
+"""Users that are administrators where they have the gateway's uid."""
+
+_UCRED: Final = struct.Struct("3i")
+"""Linux: pid, uid, gid (unix(7), SO_PEERCRED)."""
+_XUCRED: Final = struct.Struct("2I")
+"""BSD and macOS: the beginning of struct xucred, version and uid (unix(4), LOCAL_PEERCRED)."""
+_XUCRED_SIZE: Final = 76
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A login to the console."""
+
+    user: str
+    database: str
+    """Under which of its names."""
+    admin: bool
+    """Whether it may do more than look."""
+
+
+async def log_in_to_console(
+    context: Context, dialogue: Dialogue, user: str, database: str, address: str | None
+) -> Visit:
+    """Raises the error to refuse it with."""
+    if user in OWNERS and peer_uid(dialogue.transport) == os.getuid():
+        return Visit(user, database, admin=True)
+    if context.config.auth_type != "any":
+        await authenticate(context, dialogue, user, address)
+    return Visit(user, database, admin=_is_admin(context.config, user))
+
+
+def _is_admin(config: Config, user: str) -> bool:
+    if user in config.admin_users:
+        return True
+    if user in config.stats_users:
+        return False
+    raise NotAllowed(
+        "not allowed",
+        detail="The console is for admin_users and stats_users.",
+        severity="FATAL",
+        log=f"not allowed: {user!r} is neither in admin_users nor in stats_users",
+    )
+
+
+def peer_uid(transport: asyncio.BaseTransport) -> int | None:
+    """The uid of the process at the other end of a unix socket; None where there is none, or it cannot be had."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family != socket.AF_UNIX:
+        return None
+    try:
+        if hasattr(socket, "SO_PEERCRED"):
+            _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        else:
+            level, option = 0, getattr(socket, "LOCAL_PEERCRED", 1)
+            _, uid = _XUCRED.unpack_from(sock.getsockopt(level, option, _XUCRED_SIZE))
+    except (OSError, struct.error):
+        return None
+    return int(uid)
