@@ -5,8 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
+SUITE ?=
 
-.PHONY: help run test test-long check format bench venv clean
+.PHONY: help run test test-long check format bench conformance venv clean
 
 help:
 	@echo 'make run         the demonstration: PostgreSQL, gateway, trunk, queries over QUIC (ARGS=--once: end after the table)'
@@ -15,6 +16,7 @@ help:
 	@echo 'make check       formatting, lint, types'
 	@echo 'make format      put the formatting right'
 	@echo 'make bench       CPU and throughput, beside a bare echo and PgBouncer'
+	@echo 'make conformance tests that are not ours, from a checkout of PgBouncer (SUITE=/path), against the gateway'
 	@echo 'make clean       remove $(VENV) and caches'
 
 venv: $(STAMP)
@@ -64,6 +66,9 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	@exec $(BIN)/python tests/bench $(ARGS)
+
+conformance: $(STAMP)
+	@exec $(BIN)/python tests/conformance --suite '$(SUITE)' $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

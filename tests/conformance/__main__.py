@@ -1,0 +1,128 @@
+"""``make conformance SUITE=/path/to/checkout``: PgBouncer's own tests against the gateway, beside what is expected.
+
+The checkout is PgBouncer's repository, which is not part of this one. The exit code is 1 where a test fails that is
+expected to pass. A run of a whole tier writes ``last.json``.
+"""
+
+# ruff: noqa: E402 - modules are found only once the path is set
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+# Not the folder of this file, which comes first otherwise: our modules are `conformance.` something.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from conformance.errors import ConformanceError
+from conformance.lists import Verdict, judge, read_expected, read_tier
+from conformance.outcomes import Outcome, read_report
+from conformance.running import Run, find_postgres, postgres_version, run
+from conformance.suite import suite_version
+
+HERE = Path(__file__).resolve().parent
+_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 0, 1 where something is not as expected, 2 where nothing could be run."""
+    arguments = _parser().parse_args(argv)
+    try:
+        expected = read_expected((HERE / "expected.txt").read_text().splitlines())
+        plan = _plan(arguments)
+        outcomes = read_report(run(plan))
+    except ConformanceError as error:
+        print(f"conformance: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; everything is stopped and removed")
+        return _INTERRUPTED
+    verdict = judge(expected, {name: outcome.passed for name, outcome in outcomes.items()})
+    _say(outcomes, verdict)
+    if arguments.output:
+        arguments.output.write_text(json.dumps(_last(arguments, plan, outcomes), indent=2) + "\n")
+    return 1 if verdict.broken else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tests/conformance", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--suite", type=Path, required=True, help="a checkout of PgBouncer's repository")
+    parser.add_argument("--tier", default="A", choices=("A", "all"), help="which tests (default: A)")
+    parser.add_argument("-k", dest="keyword", help="of those, the ones that match, as in pytest")
+    parser.add_argument("-n", dest="workers", type=int, default=2, help="how many at once (default: 2)")
+    parser.add_argument("--program", type=Path, help="the pooler to test (default: the gateway of this repository)")
+    parser.add_argument("--python", type=Path, help="an interpreter that has what the suite needs (default: made anew)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="where the result goes (default: last.json here for the whole of tier A, nowhere otherwise)",
+    )
+    return parser
+
+
+def _plan(arguments: argparse.Namespace) -> Run:
+    if arguments.program is not None and not os.access(arguments.program, os.X_OK):
+        raise ConformanceError(f"{arguments.program}: no such program")
+    whole = arguments.tier == "A" and arguments.keyword is None and arguments.program is None
+    if arguments.output is None and whole:
+        arguments.output = HERE / "last.json"
+    tests = read_tier((HERE / "tier_a.txt").read_text().splitlines()) if arguments.tier == "A" else ()
+    return Run(
+        checkout=arguments.suite.resolve(),
+        postgres=find_postgres(),
+        program=_absolute(arguments.program),
+        tests=tests,
+        keyword=arguments.keyword,
+        workers=arguments.workers,
+        python=_absolute(arguments.python),
+    )
+
+
+def _absolute(path: Path | None) -> Path | None:
+    # Not resolved: a virtual environment is known by the path of its program.
+    return None if path is None else Path(os.path.abspath(path))
+
+
+def _say(outcomes: Mapping[str, Outcome], verdict: Verdict) -> None:
+    width = shutil.get_terminal_size().columns
+    for title, names in (
+        ("expected to pass, and did not", verdict.broken),
+        ("expected to fail, and passed: expected.txt can say so", verdict.mended),
+        ("not in expected.txt", verdict.unknown),
+    ):
+        if names:
+            print(f"\n{title}:")
+        for name in names:
+            print(f"  {name}: {outcomes[name].result} {outcomes[name].message}".rstrip()[:width])
+    counts = _counts(outcomes)
+    print(f"\n{counts['passed']} of {len(outcomes)} pass, {counts['failed']} fail, {counts['skipped']} skipped")
+
+
+def _counts(outcomes: Mapping[str, Outcome]) -> Mapping[str, int]:
+    counted = Counter(outcome.result for outcome in outcomes.values())
+    return {result: counted[result] for result in ("passed", "failed", "skipped")}
+
+
+def _last(arguments: argparse.Namespace, plan: Run, outcomes: Mapping[str, Outcome]) -> dict[str, object]:
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "tier": arguments.tier,
+        "pgtrunk": version("pgtrunk"),
+        "suite": suite_version(plan.checkout),
+        "postgres": postgres_version(plan.postgres),
+        "python": sys.version.split()[0],
+        "aioquic": version("aioquic"),
+        "counts": _counts(outcomes),
+        "tests": {name: outcome.result for name, outcome in outcomes.items()},
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
