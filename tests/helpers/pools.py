@@ -10,7 +10,7 @@ import pytest
 from helpers.transports import FakeTransport
 from pgtrunk.wire.backend import BackendKeyData
 from pgtrunk_gateway.config.settings import PoolKey
-from pgtrunk_gateway.pool import pool as pool_module
+from pgtrunk_gateway.pool import opening as opening_module
 from pgtrunk_gateway.pool.connect import Opened
 from pgtrunk_gateway.pool.handshake import Handshake
 from pgtrunk_gateway.pool.limits import PoolLimits
@@ -36,7 +36,7 @@ class Server:
         self.transports: list[FakeTransport] = []
         self.rest = b""
         """What comes right behind each login."""
-        monkeypatch.setattr(pool_module, "log_in", self._log_in)
+        monkeypatch.setattr(opening_module, "log_in", self._log_in)
         target = Target(host="127.0.0.1", port=5432, dbname="shop", user="app")
         self.pool = Pool(PoolKey("shop", "app"), target, PoolLimits(**limits), derive=_derive, tune=lambda _: None)
 
@@ -98,6 +98,7 @@ class NoteTaker:
         self.received: list[bytes] = []
         self.relay = self.received.append
         self.settles = 0
+        self.notified = 0
 
     def take(self) -> bool:
         self.backend = self.pool.take(self)
@@ -119,6 +120,9 @@ class NoteTaker:
 
     def refuse(self, error: GatewayError) -> None:
         self.refused = error
+
+    def notify(self) -> None:
+        self.notified += 1
 
     def settled(self) -> None:
         self.settles += 1

@@ -71,7 +71,7 @@ def test_below_the_minimum_connections_are_opened_unasked(values: dict[str, Any]
 
 def test_the_reason_says_what_decided() -> None:
     assert decide(situation(waiting=3)) == [Connect(3, "3 sessions wait")]
-    assert decide(situation({"minimum": 2})) == [Connect(2, "min_pool_size = 2")]
+    assert decide(situation({"minimum": 2})) == [Connect(2, "min_pool_size = 2", waited_for=False)]
 
 
 def test_after_a_failure_nothing_is_opened_until_the_pause_is_over() -> None:
@@ -80,9 +80,8 @@ def test_after_a_failure_nothing_is_opened_until_the_pause_is_over() -> None:
 
 
 def test_pauses_double_up_to_the_limit() -> None:
-    limits = PoolLimits(retry=15)
-    assert [pause_after(failures, limits) for failures in range(10)] == [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 15]
-    assert pause_after(10_000, limits) == 15
+    assert [pause_after(failures, 15) for failures in range(10)] == [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 15]
+    assert pause_after(10_000, 15) == 15
 
 
 def test_an_idle_backend_is_closed_when_its_time_is_up() -> None:
@@ -105,7 +104,7 @@ def test_the_longest_idle_is_the_first_to_go() -> None:
 
 def test_an_old_backend_is_closed_and_replaced_where_the_minimum_asks_for_it() -> None:
     decisions = decide(situation({"minimum": 1}, idle=[idle(1, expires=NOW)]))
-    assert decisions == [Close(1, "server lifetime over"), Connect(1, "min_pool_size = 1")]
+    assert decisions == [Close(1, "server lifetime over"), Connect(1, "min_pool_size = 1", waited_for=False)]
 
 
 def test_it_wakes_at_the_next_moment_that_matters() -> None:

@@ -10,7 +10,6 @@ from pgtrunk.wire import backend as server_messages
 from pgtrunk.wire.framing import encode
 from pgtrunk_gateway.errors import BackendUnavailable, ShuttingDown
 from pgtrunk_gateway.pool.backend import Backend, BackendState
-from pgtrunk_gateway.pool.decisions import pause_after
 from pgtrunk_gateway.session import owed
 
 
@@ -92,12 +91,17 @@ async def test_connections_that_fail_together_are_one_failure(monkeypatch: pytes
         taker.wait()
     await server.answer(BackendUnavailable("connection refused"))
     assert server.pool.counters.failed == 10
-    await until(lambda: len(server.logins) == 10)
-    await server.answer(BackendUnavailable("connection refused"), count=1)
-    # The second round: two failures so far, whatever their number.
-    assert pause_after(2, server.pool.limits) < 1
+    assert server.pool.host.failures == 1
+    # One tries for all of them, and they follow when it has succeeded.
+    await until(lambda: server.logins)
+    assert len(server.logins) == 1
+    await server.answer(BackendUnavailable("connection refused"))
+    assert server.pool.host.failures == 2
+    await until(lambda: server.logins)
     await server.answer()
-    assert sum(taker.backend is not None for taker in takers) == 9
+    assert len(server.logins) == 9
+    await server.answer()
+    assert all(taker.backend is not None for taker in takers)
     await server.pool.close(ShuttingDown())
 
 

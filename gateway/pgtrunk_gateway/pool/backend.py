@@ -4,6 +4,9 @@ A backend serves one session at a time, its *holder*, from :meth:`Pool.take` or 
 settled: nothing is owed, no transaction is open, no cancel is under way. It hands every chunk through
 :class:`~pgtrunk_gateway.session.replies.Replies`, which says what of it the holder gets.
 
+Between two sessions it may run an *errand*: a query of the gateway's own, connect_query, server_check_query or
+server_reset_query, after which it is given back.
+
 A backend whose holder vanishes is *recovered*: what runs is cancelled, what is owed is drained, an open transaction is
 rolled back; then it is as good as new. It is closed instead where that cannot be done, or takes too long.
 """
@@ -13,7 +16,9 @@ from __future__ import annotations
 import asyncio
 import enum
 import itertools
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pgtrunk.wire import backend as server
@@ -22,13 +27,16 @@ from pgtrunk_gateway.errors import BackendLost, GatewayError
 from pgtrunk_gateway.session import owed
 from pgtrunk_gateway.session.parameters import Profile, profile
 from pgtrunk_gateway.session.replies import IDLE
+from pgtrunk_gateway.stats.counters import PoolStats
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.pool.holder import Holder
     from pgtrunk_gateway.pool.target import Target
     from pgtrunk_gateway.session.replies import Replies
 
-__all__ = ["OUT_OF_STEP", "Backend", "BackendState"]
+__all__ = ["OUT_OF_STEP", "Backend", "BackendState", "Errand"]
+
+log = logging.getLogger(__name__)
 
 _ids = itertools.count(1)
 _IDLE: Final = IDLE
@@ -41,18 +49,33 @@ class BackendState(enum.Enum):
     """Beside ``holder``: whether it is usable, lost, or between two sessions."""
 
     OPEN = "open"
+    STARTING = "runs connect_query"
+    CHECKING = "being checked"
+    RESETTING = "being reset"
     RECOVERING = "being recovered"
     CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """A query of the gateway's own: from which setting it is, and what comes after it."""
+
+    setting: str
+    done: Callable[[Backend], None]
+    lenient: bool = False
+    """Whether an error is only logged; else it closes the backend."""
 
 
 class Backend(asyncio.Protocol):
     """Made from a transport on which the login is done. ``key`` is None for a server that gave none."""
 
     __slots__ = (
+        "_errand",
         "_loop",
         "_on_free",
         "_on_lost",
         "_recovery",
+        "_reset",
         "born",
         "cancels",
         "expires",
@@ -65,6 +88,7 @@ class Backend(asyncio.Protocol):
         "replies",
         "retired",
         "state",
+        "stats",
         "target",
         "transport",
     )
@@ -87,6 +111,8 @@ class Backend(asyncio.Protocol):
         self.replies = replies
         self.profile: Profile = profile(replies.parameters)
         """The settings that it has now."""
+        self.stats = PoolStats()
+        """Of its pool, once it is in one."""
         self.holder: Holder | None = None
         self.state = BackendState.OPEN
         self.lease = 0
@@ -100,6 +126,9 @@ class Backend(asyncio.Protocol):
         self._on_free = on_free
         self._on_lost = on_lost
         self._recovery: asyncio.TimerHandle | None = None
+        self._errand: Errand | None = None
+        self._reset: tuple[str, float] | None = None
+        """What :meth:`reset` is to be called with at the end of a recovery."""
 
     @property
     def pid(self) -> int:
@@ -121,6 +150,7 @@ class Backend(asyncio.Protocol):
             self._unheld()
             return
         if out:
+            self.stats.sent += len(out)
             holder.relay(out)
         if not replies.queue and not replies.partial:
             if replies.parameters_changed:
@@ -144,6 +174,45 @@ class Backend(asyncio.Protocol):
         self.retired = reason
         self.expires = 0.0
 
+    # -- errands -------------------------------------------------------------------------------------------------------
+
+    def reset(self, sql: str, timeout: float) -> None:
+        """As :meth:`release`, but others get it only when it has run ``sql``; closed after ``timeout`` seconds."""
+        self.run(sql, BackendState.RESETTING, Errand("server_reset_query", self._on_free), timeout)
+
+    def run(self, sql: str, state: BackendState, errand: Errand, timeout: float) -> None:
+        """Runs ``sql`` for nobody. Settled, outside a transaction, and not held by others than the caller."""
+        self.holder = None
+        self.state = state
+        self._errand = errand
+        if timeout:
+            self._recovery = self._loop.call_later(timeout, self._errand_too_slow, errand.setting, timeout)
+        replies = self.replies
+        replies.asker = None
+        replies.notifies = False
+        replies.unnamed = None
+        replies.push(owed.HIDDEN_QUERY)
+        self.transport.write(client.query(sql.encode()))
+
+    def _errand_further(self, errand: Errand) -> None:
+        replies = self.replies
+        if not replies.settled:
+            return
+        error, replies.hidden_error = replies.hidden_error, None
+        if error is not None:
+            reason = f"{errand.setting} failed: {server.parse_error(error).message}"
+            if not errand.lenient:
+                self.close(reason)
+                return
+            log.warning("S-%d: %s", self.id, reason)
+        # The rest is as after a recovery: a transaction that it left open is rolled back.
+        self.state = BackendState.RECOVERING
+        self._recover_further()
+
+    def _errand_too_slow(self, setting: str, timeout: float) -> None:
+        self._recovery = None
+        self.close(f"{setting}: no answer within {timeout:g} s")
+
     def cancel_ended(self) -> None:
         """A cancel request is over: Postgres has closed its connection, or it was never sent."""
         self.cancels -= 1
@@ -157,17 +226,20 @@ class Backend(asyncio.Protocol):
 
     # -- recovery ------------------------------------------------------------------------------------------------------
 
-    def recover(self, *, open_batch: bool, timeout: float) -> bool:
+    def recover(self, *, open_batch: bool, timeout: float, reset: str | None = None) -> bool:
         """The holder is gone -> whether something still runs.
 
         ``open_batch``: it had sent part of a batch, without Sync. After ``timeout`` seconds the backend is closed.
+        ``reset``: what it has to be reset with before anybody else gets it, as in :meth:`reset`.
         """
+        self._reset = None if reset is None else (reset, timeout)
         self.holder = None
         self.state = BackendState.RECOVERING
         self.resume_reading()
         replies = self.replies
         replies.take_notes()
         replies.asker = None
+        replies.notifies = False
         running = bool(replies.queue)
         self._recovery = self._loop.call_later(timeout, self._too_slow, timeout)
         if running or open_batch:
@@ -207,7 +279,12 @@ class Backend(asyncio.Protocol):
             self.retire(OUT_OF_STEP)
         self.profile = profile(replies.parameters)
         self.state = BackendState.OPEN
-        self._on_free(self)
+        errand, self._errand = self._errand, None
+        reset, self._reset = self._reset, None
+        if reset is not None and not self.retired:
+            self.reset(*reset)
+            return
+        (self._on_free if errand is None else errand.done)(self)
 
     def _end_recovery(self) -> None:
         if self._recovery is not None:
@@ -227,6 +304,8 @@ class Backend(asyncio.Protocol):
         elif replies.fatal is not None:
             # Nobody shall get it between this and the end of the connection.
             self.close(server.parse_error(replies.fatal).message)
+        elif self._errand is not None:
+            self._errand_further(self._errand)
         elif not replies.in_step:
             self.close(OUT_OF_STEP)
         elif replies.parameters_changed:
@@ -263,6 +342,7 @@ class Backend(asyncio.Protocol):
         if self.state is BackendState.CLOSED:
             return
         self._end_recovery()
+        self._errand = None
         self.state = BackendState.CLOSED
         holder, self.holder = self.holder, None
         self._on_lost(self, reason)

@@ -23,6 +23,9 @@ class Holder(Protocol):
     def refuse(self, error: GatewayError) -> None:
         """The session, which waits, gets no backend."""
 
+    def notify(self) -> None:
+        """The session has waited for query_wait_notify, and waits on."""
+
     @property
     def relay(self) -> Callable[[bytes], None]:
         """Takes bytes from the backend."""

@@ -1,12 +1,21 @@
-"""All pools of a gateway, made when a session first needs one."""
+"""All pools of a gateway, made when a session first needs one, with what they share: servers, limits, and the verbs.
+
+A pool without sessions and backends is forgotten after pool_idle_timeout; a database made from "*", and its pools,
+after autodb_idle_timeout. Timers are set when the last one has left, not polled for.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pgtrunk_gateway.auth import Plain, Userlist
+from pgtrunk_gateway.errors import ShuttingDown
+from pgtrunk_gateway.pool.accounts import Account
+from pgtrunk_gateway.pool.databases import Databases
+from pgtrunk_gateway.pool.host import Host
 from pgtrunk_gateway.pool.limits import PoolLimits
 from pgtrunk_gateway.pool.pool import Pool
 from pgtrunk_gateway.pool.target import Target
@@ -18,9 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Pools"]
 
+log = logging.getLogger(__name__)
+
 
 class Pools:
-    """The pools by (database, server user)."""
+    """The pools by (database, server user). ``database`` in the verbs is a name as clients use it; None: all."""
 
     def __init__(self, config: Config, userlist: Userlist | None, *, derive: Deriver, tune: SocketTuner) -> None:
         self._config = config
@@ -28,6 +39,15 @@ class Pools:
         self._derive = derive
         self._tune = tune
         self._pools: dict[PoolKey, Pool] = {}
+        self.databases = Databases(config)
+        self.paused = False
+        """Whether all of them are, by PAUSE without a name."""
+        self.hosts: dict[tuple[str, int], Host] = {}
+        self.database_accounts: dict[str, Account] = {}
+        """Backends by database."""
+        self.user_accounts: dict[str, Account] = {}
+        """Backends by the user that they log in as."""
+        self._farewells: dict[PoolKey, asyncio.TimerHandle] = {}
 
     def __iter__(self) -> Iterator[Pool]:
         return iter(self._pools.values())
@@ -39,15 +59,7 @@ class Pools:
         """The pool that serves ``login_user`` in ``database``."""
         key = self._config.pool_key(database, login_user)
         pool = self._pools.get(key)
-        if pool is None:
-            pool = self._pools[key] = Pool(
-                key,
-                self._target(database, key.user),
-                self._limits(database, key.user),
-                derive=self._derive,
-                tune=self._tune,
-            )
-        return pool
+        return self._make(key, database) if pool is None else pool
 
     def start(self) -> None:
         """Opens what min_pool_size asks for in databases with a forced user; others have no pool before a client."""
@@ -57,10 +69,158 @@ class Pools:
 
     async def close(self, error: GatewayError) -> None:
         """Ends all backends; sessions that wait get ``error``."""
+        for farewell in self._farewells.values():
+            farewell.cancel()
         await asyncio.gather(*(pool.close(error) for pool in self._pools.values()))
 
+    # -- the verbs -----------------------------------------------------------------------------------------------------
+
+    def of(self, database: str | None = None) -> list[Pool]:
+        """The pools of a database."""
+        return [pool for key, pool in self._pools.items() if database in (None, key.database)]
+
+    def pause(self, database: str | None = None) -> None:
+        """No session gets a backend until :meth:`resume`; see :meth:`Pool.pause`. Pools to come are paused too."""
+        if database is None:
+            self.paused = True
+        elif (state := self.databases.find(self._config, database)) is not None:
+            state.paused = True
+        for pool in self.of(database):
+            pool.pause()
+
+    def resume(self, database: str | None = None) -> None:
+        """The end of :meth:`pause`. What was paused by its name is resumed by its name only, as in PgBouncer."""
+        if database is None:
+            self.paused = False
+        elif (state := self.databases.get(database)) is not None:
+            state.paused = False
+        for pool in self.of(database):
+            if not self._is_paused(pool.key.database):
+                pool.resume()
+
+    async def wait_idle(self, database: str | None = None) -> None:
+        """Returns when no backend is leased. The caller sets the deadline."""
+        await asyncio.gather(*(pool.wait_idle() for pool in self.of(database)))
+
+    def reconnect(self, database: str | None = None) -> None:
+        """Closes all backends, leased ones at the end of their lease; see :meth:`Pool.reconnect`."""
+        for pool in self.of(database):
+            pool.reconnect(fast=self._config.server_fast_close)
+
+    async def wait_closed(self, database: str | None = None) -> None:
+        """Returns when all are closed that :meth:`reconnect` or a reload has retired. The caller sets the deadline."""
+        await asyncio.gather(*(pool.wait_closed() for pool in self.of(database)))
+
+    def kill(self, error: GatewayError, database: str | None = None) -> None:
+        """Closes all backends at once, refuses those who wait with ``error``, and pauses."""
+        self.pause(database)
+        for pool in self.of(database):
+            pool.kill(error)
+
+    # -- reload --------------------------------------------------------------------------------------------------------
+
+    def reconfigure(self, config: Config, userlist: Userlist | None) -> None:
+        """Other settings from now on; pools whose database is gone end (their sessions are the caller's)."""
+        self._config, self._userlist = config, userlist
+        self.databases.reconfigure(config)
+        for key, pool in list(self._pools.items()):
+            database = config.database(key.database)
+            if database is None:
+                self._remove(pool, "database removed")
+            else:
+                pool.reconfigure(
+                    self._target(database, key.user),
+                    self._limits(database, key.user),
+                    host=self._host(database),
+                    kept=database.user == key.user,
+                )
+        for name, account in self.database_accounts.items():
+            if (database := config.database(name)) is not None:
+                account.change(config.resolve_max_db_connections(database))
+        for user, account in self.user_accounts.items():
+            account.change(config.resolve_max_user_connections(user))
+        self.start()
+
+    def _make(self, key: PoolKey, database: DatabaseConfig) -> Pool:
+        self.databases.find(self._config, key.database)
+        pool = self._pools[key] = Pool(
+            key,
+            self._target(database, key.user),
+            self._limits(database, key.user),
+            derive=self._derive,
+            tune=self._tune,
+            host=self._host(database),
+            accounts=(self._database_account(database), self._user_account(key.user)),
+            kept=database.user == key.user,
+        )
+        pool.on_unused = self._unused
+        if self._is_paused(key.database):
+            pool.pause()
+        return pool
+
+    def _is_paused(self, database: str) -> bool:
+        state = self.databases.get(database)
+        return self.paused or (state is not None and state.paused)
+
+    # -- what nobody uses ----------------------------------------------------------------------------------------------
+
+    def _unused(self, pool: Pool) -> None:
+        key = pool.key
+        state = self.databases.get(key.database)
+        timeouts = [self._config.pool_idle_timeout]
+        if state is not None and state.auto:
+            timeouts.append(self._config.autodb_idle_timeout)
+        timeout = min((timeout for timeout in timeouts if timeout), default=0.0)
+        if timeout and self._pools.get(key) is pool and not (pool.kept and pool.limits.minimum):
+            if (before := self._farewells.pop(key, None)) is not None:
+                before.cancel()
+            self._farewells[key] = asyncio.get_running_loop().call_later(timeout, self._forget, pool)
+
+    def _forget(self, pool: Pool) -> None:
+        self._farewells.pop(pool.key, None)
+        if not pool.unused or pool.paused:
+            return
+        log.info("%s: cleaning up idle pool because: pool idle timeout", pool.key)
+        self._remove(pool, "pool idle timeout")
+        state = self.databases.get(pool.key.database)
+        if state is not None and state.auto and not state.disabled and not self.of(pool.key.database):
+            del self.databases[pool.key.database]
+
+    def _remove(self, pool: Pool, reason: str) -> None:
+        if self._pools.pop(pool.key, None) is None:
+            return
+        pool.shut(ShuttingDown(reason), reason)
+        for accounts, name in ((self.database_accounts, pool.key.database), (self.user_accounts, pool.key.user)):
+            if not accounts[name].members:
+                del accounts[name]
+        if not pool.host.tenants:
+            self.hosts = {place: host for place, host in self.hosts.items() if host is not pool.host}
+
+    # -- from the configuration ----------------------------------------------------------------------------------------
+
+    def _host(self, database: DatabaseConfig) -> Host:
+        place = database.host, database.port
+        host = self.hosts.get(place)
+        if host is None:
+            host = self.hosts[place] = Host(lambda: self._config.server_login_retry)
+        return host
+
+    def _database_account(self, database: DatabaseConfig) -> Account:
+        account = self.database_accounts.get(database.name)
+        if account is None:
+            limit = self._config.resolve_max_db_connections(database)
+            account = self.database_accounts[database.name] = Account("max_db_connections", limit)
+        return account
+
+    def _user_account(self, user: str) -> Account:
+        account = self.user_accounts.get(user)
+        if account is None:
+            limit = self._config.resolve_max_user_connections(user)
+            account = self.user_accounts[user] = Account("max_user_connections", limit)
+        return account
+
     def _target(self, database: DatabaseConfig, user: str) -> Target:
-        password = database.password if database.user is not None else None
+        password = database.password if database.user == user else None
         if password is None and self._userlist is not None:
             secret = self._userlist.get(user)
             password = secret.password if isinstance(secret, Plain) else None
@@ -70,12 +230,20 @@ class Pools:
 
     def _limits(self, database: DatabaseConfig, user: str) -> PoolLimits:
         config = self._config
+        check = config.server_check_query or None
         return PoolLimits(
             size=config.resolve_pool_size(database, user),
             minimum=config.resolve_min_pool_size(database, user),
+            reserve=config.resolve_reserve_pool_size(database, user),
+            reserve_timeout=config.reserve_pool_timeout,
             lifetime=config.resolve_server_lifetime(database),
             idle_timeout=config.server_idle_timeout,
             connect_timeout=config.server_connect_timeout,
             retry=config.server_login_retry,
             prepared=config.max_prepared_statements,
+            round_robin=config.server_round_robin,
+            connect_query=database.connect_query or None,
+            check_query="" if check == "<empty>" else check,
+            check_delay=config.server_check_delay,
+            notify=config.query_wait_notify,
         )

@@ -1,0 +1,62 @@
+"""The welcome of a pool's clients: what the first login at the server reported, and those who wait for it.
+
+Once it is known, clients log in without the server. Until then each of them waits, and hears what made that login fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pgtrunk_gateway.errors import GatewayError
+
+__all__ = ["Greeting"]
+
+
+class Greeting:
+    """One pool's."""
+
+    def __init__(self) -> None:
+        self.welcome: dict[str, str] | None = None
+        """The parameters; None: not known yet."""
+        self.waiting = 0
+        self.since = float("inf")
+        """Since when the first of those waits who wait."""
+        self._arrival: asyncio.Future[dict[str, str]] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    async def wait(self, cause: Callable[[], None]) -> dict[str, str]:
+        """The parameters, once the login that ``cause`` brings about has reported them.
+
+        Raises the :class:`GatewayError` with which it failed. The caller sets the deadline.
+        """
+        if self._arrival is None:
+            self._arrival = self._loop.create_future()
+            self.since = self._loop.time()
+        self.waiting += 1
+        try:
+            cause()
+            return await asyncio.shield(self._arrival)
+        finally:
+            self.waiting -= 1
+            if not self.waiting:
+                self.since = float("inf")
+
+    def arrived(self, parameters: Mapping[str, str]) -> None:
+        """The server has reported these."""
+        self.welcome = dict(parameters)
+        if self._arrival is not None:
+            self._arrival.set_result(self.welcome)
+            self._arrival = None
+
+    def failed(self, error: GatewayError) -> None:
+        """The login has failed with this."""
+        if self._arrival is not None:
+            self._arrival.set_exception(error)
+            # Whoever waited may be gone by now; nobody else reads it.
+            self._arrival.exception()
+            self._arrival = None
