@@ -63,7 +63,7 @@ def test_start_and_end(site: Site) -> None:
     for words in (
         "listening on quic",
         "listening on unix",
-        "login attempt: db=e2e user=app front=tcp",
+        "login attempt: db=e2e user=app tls=no front=tcp",
         "new connection",
     ):
         assert words in told

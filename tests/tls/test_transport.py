@@ -51,7 +51,7 @@ async def test_what_is_known_of_it(contexts: Contexts) -> None:
         server, client = peers.server.transport, peers.client.transport
         assert str(server.get_extra_info("tls")).startswith("TLSv1.3/TLS_")
         assert server.get_extra_info("tls") == client.get_extra_info("tls")
-        assert client.get_extra_info("peercert") == contexts.own.der
+        assert client.get_extra_info("peercert") == contexts.own.certificate
         assert server.get_extra_info("peercert") is None
         assert server.get_extra_info("sslcontext") is contexts.server
         assert isinstance(server.get_extra_info("ssl_object"), ssl.SSLObject)

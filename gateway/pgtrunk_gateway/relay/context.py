@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from pgtrunk_gateway.tls import TlsKeeper
+
 if TYPE_CHECKING:
     from pgtrunk.wire.startup import CancelRequest
     from pgtrunk_gateway.auth import LoginLimiter, LoginPolicy
@@ -72,6 +74,8 @@ class Context:
     random: Callable[[int], bytes]
     console: Door | None = None
     """What serves the database `pgbouncer`."""
+    tls: TlsKeeper = field(default_factory=TlsKeeper)
+    """How clients may come in over TCP."""
     sessions: set[Lifecycle] = field(default_factory=set)
     """All of them, those in their login too."""
     admitted: int = 0

@@ -7,10 +7,13 @@ reads what has come.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pgtrunk.wire.framing import MessageReader
 from pgtrunk_gateway.inbox import Inbox
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 __all__ = ["Dialogue"]
 
@@ -27,9 +30,22 @@ class Dialogue:
         self.transport = transport
         self.ended = False
         """The client says no more."""
+        self.channel_binding: bytes | None = None
+        """tls-server-end-point of the certificate that the gateway has shown over TCP; None without TLS."""
         self._inbox = Inbox()
         self._reader = MessageReader(_MESSAGE)
         self._paused = False
+
+    @property
+    def peer_certificate(self) -> x509.Certificate | None:
+        """The client's certificate, verified by the CAs of the front that it came in by; None where it showed none."""
+        certificate: x509.Certificate | None = self.transport.get_extra_info("peercert")
+        return certificate
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether there is something to :meth:`read` at once."""
+        return bool(self._inbox)
 
     def data_received(self, data: bytes) -> None:
         self._inbox.data_received(data)

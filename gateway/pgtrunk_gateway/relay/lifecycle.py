@@ -177,6 +177,16 @@ class Lifecycle(asyncio.Protocol):
     def _start_login(self) -> None:
         raise NotImplementedError
 
+    def replace_transport(self, transport: asyncio.Transport) -> None:
+        """TLS begins: from now on all that is said goes through it."""
+        self.transport = transport
+        self.relay = transport.write
+
+    @property
+    def tls(self) -> str:
+        """Version and cipher, as in "TLSv1.3/TLS_AES_256_GCM_SHA384"; empty without TLS."""
+        return self.transport.get_extra_info("tls") or ("TLSv1.3" if self.front == "quic" else "")
+
     def eof_received(self) -> bool:
         if self.login is not None:
             self.login.eof_received()

@@ -29,7 +29,7 @@ from pgtrunk_gateway.errors import (
 from pgtrunk_gateway.relay import wishes
 from pgtrunk_gateway.relay.authentication import authenticate
 from pgtrunk_gateway.relay.dialogue import Dialogue
-from pgtrunk_gateway.relay.startup import read_startup
+from pgtrunk_gateway.relay.startup import CLOSED_DOOR, read_startup
 from pgtrunk_gateway.relay.visiting import Visit, log_in_to_console
 from pgtrunk_gateway.session import parameters
 
@@ -69,10 +69,14 @@ class Client(Cancellable, Protocol):
     """The session that logs in, as seen from here. Exactly one of its methods is called in the end."""
 
     transport: asyncio.Transport
+    front: str
 
     @property
     def address(self) -> str | None:
         """The client's IP address; None on a unix socket."""
+
+    def replace_transport(self, transport: asyncio.Transport) -> None:
+        """From now on the session speaks through ``transport``, which has taken the place of its own."""
 
     def admitted(self, admission: Admission, rest: bytes) -> None:
         """The login is complete; ``rest`` came behind its last message."""
@@ -157,7 +161,8 @@ class SessionLogin:
             self._context.admitted -= 1
 
     async def _log_in(self) -> Admission | Visit | None:
-        packet = await read_startup(self._dialogue)
+        door = self._context.tls.door if self._client.front == "tcp" else CLOSED_DOOR
+        packet = await read_startup(self._dialogue, door, self._client.replace_transport)
         if isinstance(packet, CancelRequest):
             await self._context.cancels.serve(packet)
             return None

@@ -63,16 +63,20 @@ class Session(Lifecycle):
         self._certain = admission.certain or admission.profile in admission.pool.taken
         self._handle(Event.ADMITTED)
         if self.context.config.log_connections:
-            log.info("%s login attempt: db=%s user=%s front=%s", self, admission.database, admission.user, self.front)
+            self._log_login(admission.database, admission.user)
         if rest:
             self._data_received(rest)
+
+    def _log_login(self, database: str, user: str) -> None:
+        tls = self.tls or "no"
+        log.info("%s login attempt: db=%s user=%s tls=%s front=%s", self, database, user, tls, self.front)
 
     def visits(self, visit: Visit, rest: bytes) -> None:
         """It has logged in to the console, which goes on with the transport; ``rest`` as above."""
         assert self.context.console is not None
         self.login = None
         if self.context.config.log_connections:
-            log.info("%s login attempt: db=%s user=%s front=%s", self, visit.database, visit.user, self.front)
+            self._log_login(visit.database, visit.user)
         self.context.session_ends(self)
         self.context.console.enter(self, visit, rest)
 

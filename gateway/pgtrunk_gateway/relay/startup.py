@@ -1,23 +1,51 @@
-"""How a client begins: SSLRequest and GSSENCRequest, which may come first, then StartupMessage or CancelRequest."""
+"""How a client begins: SSLRequest and GSSENCRequest, which may come first, then StartupMessage or CancelRequest.
+
+TLS begins with SSLRequest, or at once, with the ClientHello of a client that has sslnegotiation=direct. In both cases
+nothing counts that came in clear before it: who sits between the two could have put it there.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pgtrunk.errors import ProtocolViolation
-from pgtrunk.wire.startup import CancelRequest, StartupMessage, parse_startup
+from pgtrunk.wire.startup import CancelRequest, SSLRequest, StartupMessage, parse_startup
+from pgtrunk_gateway.errors import LoginRefused
+from pgtrunk_gateway.tls import Door, HandshakeError, TlsTransport
+from pgtrunk_gateway.tls.contexts import ALPN
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
     from pgtrunk_gateway.relay.dialogue import Dialogue
 
-__all__ = ["read_startup"]
+__all__ = ["CLOSED_DOOR", "read_startup"]
+
+CLOSED_DOOR: Final = Door()
+"""No TLS: on unix sockets, as in Postgres, and in QUIC, which has its own."""
+
+_HANDSHAKE: Final = b"\x16"
+"""The first octet of TLS, and of no startup packet: it would be 369 MB long."""
 
 
-async def read_startup(dialogue: Dialogue) -> StartupMessage | CancelRequest:
-    """The first packet that is no request for encryption. Raises :class:`ProtocolViolation`."""
+async def read_startup(
+    dialogue: Dialogue, door: Door, replace: Callable[[asyncio.Transport], None]
+) -> StartupMessage | CancelRequest:
+    """The first packet that is no request for encryption; ``replace`` is told of the transport that TLS makes.
+
+    Raises :class:`ProtocolViolation` for what is no startup packet, :class:`LoginRefused` for a session without TLS
+    where the door asks for it, and for a handshake that fails. Cancel requests may always come in clear: libpq before
+    17 has no others.
+    """
     data = b""
     asked: set[type] = set()
+    encrypted = False
     while True:
+        if data[:1] == _HANDSHAKE and door.context is not None and not encrypted:
+            data, encrypted = await _begin_tls(dialogue, door, replace, data), True
+            if _alpn(dialogue) != ALPN:
+                raise ProtocolViolation("direct TLS without ALPN, which must name postgresql")
         parsed = parse_startup(data)
         if parsed is None:
             data += await dialogue.read()
@@ -25,9 +53,42 @@ async def read_startup(dialogue: Dialogue) -> StartupMessage | CancelRequest:
         packet, size = parsed
         data = data[size:]
         if isinstance(packet, StartupMessage | CancelRequest):
+            if door.requires_tls and not encrypted and isinstance(packet, StartupMessage):
+                raise LoginRefused("SSL required", detail=f"client_tls_sslmode = {door.mode}.")
             dialogue.unread(data)
             return packet
-        if type(packet) in asked:
+        if type(packet) in asked or encrypted:
             raise ProtocolViolation("encryption was asked for twice")
         asked.add(type(packet))
-        dialogue.write(b"N")
+        if data or dialogue.has_unread:
+            # As Postgres does (CVE-2021-23214), whatever the answer: nobody sends on without having read it.
+            raise ProtocolViolation("received unencrypted data after a request for encryption")
+        if isinstance(packet, SSLRequest) and door.context is not None:
+            dialogue.write(b"S")
+            data, encrypted = await _begin_tls(dialogue, door, replace, b""), True
+        else:
+            dialogue.write(b"N")
+
+
+async def _begin_tls(
+    dialogue: Dialogue, door: Door, replace: Callable[[asyncio.Transport], None], received: bytes
+) -> bytes:
+    """The handshake, of which ``received`` has come already -> nothing: what follows comes through it."""
+    assert door.context is not None
+    tls = TlsTransport(dialogue.transport, door.context, server_side=True)
+    # Before the first wait: whatever ends the session from now on must not speak in clear.
+    dialogue.transport = tls
+    replace(tls)
+    if dialogue.ended:
+        raise ConnectionResetError("the client has left")
+    try:
+        await tls.handshake(received)
+    except HandshakeError as error:
+        raise LoginRefused("TLS handshake failed", sqlstate="08P01", log=f"TLS handshake error: {error}") from error
+    dialogue.channel_binding = door.binding
+    return b""
+
+
+def _alpn(dialogue: Dialogue) -> str | None:
+    chosen: str | None = dialogue.transport.get_extra_info("ssl_object").selected_alpn_protocol()
+    return chosen

@@ -16,6 +16,8 @@ import contextlib
 import ssl
 from typing import Any, Final
 
+from cryptography import x509
+
 __all__ = ["HandshakeError", "TlsTransport", "describe"]
 
 _RECORD: Final = 16 << 10
@@ -41,8 +43,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     It takes the place of ``below``'s protocol, which becomes its own. Until :meth:`handshake` has returned, what is
     written is dropped: there is nobody yet whom it could be told.
 
-    ``get_extra_info`` knows 'ssl_object', 'sslcontext', 'peercert' (DER, or None) and 'tls' ("version/cipher"); all
-    else is asked below.
+    ``get_extra_info`` knows 'ssl_object', 'sslcontext', 'peercert' (as a QUIC stream does: an x509.Certificate, or
+    None) and 'tls' ("version/cipher"); all else is asked below.
     """
 
     def __init__(
@@ -132,12 +134,16 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             case "sslcontext":
                 return self._tls.context
             case "peercert":
-                return self._tls.getpeercert(binary_form=True) if self._open else None
+                return self._peer_certificate()
             case "tls":
                 cipher = self._tls.cipher()
                 return f"{self._tls.version()}/{cipher[0]}" if cipher is not None else default
             case _:
                 return self._below.get_extra_info(name, default)
+
+    def _peer_certificate(self) -> x509.Certificate | None:
+        der = self._tls.getpeercert(binary_form=True) if self._open else None
+        return x509.load_der_x509_certificate(der) if der is not None else None
 
     # -- reading: hot --------------------------------------------------------------------------------------------------
 
