@@ -91,12 +91,12 @@ async def test_connections_that_fail_together_are_one_failure(monkeypatch: pytes
         taker.wait()
     await server.answer(BackendUnavailable("connection refused"))
     assert server.pool.counters.failed == 10
-    assert server.pool.host.failures == 1
+    assert server.pool.host.backoff.failures == 1
     # One tries for all of them, and they follow when it has succeeded.
     await until(lambda: server.logins)
     assert len(server.logins) == 1
     await server.answer(BackendUnavailable("connection refused"))
-    assert server.pool.host.failures == 2
+    assert server.pool.host.backoff.failures == 2
     await until(lambda: server.logins)
     await server.answer()
     assert len(server.logins) == 9

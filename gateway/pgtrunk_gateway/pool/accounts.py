@@ -36,7 +36,7 @@ class Member(Protocol):
         """Its idle backends."""
         ...
 
-    def evict(self, id: int) -> None:
+    def evict(self, backend: int) -> None:
         """Closes the idle backend with this id."""
 
     def maintain(self) -> None:
@@ -105,8 +105,10 @@ class Account:
         """``member`` is gone for good."""
         self.members.discard(member)
         self._short.pop(member, None)
-        if self.blocked.pop(member, self) is None and not self.blocked:
-            self._announce()
+        if member in self.blocked:
+            del self.blocked[member]
+            if not self.blocked:
+                self._announce()
 
     def _take_turns(self) -> None:
         self._turn = None
@@ -128,17 +130,16 @@ def admit(member: Member, accounts: Sequence[Account], *, evict: bool) -> bool:
     ``evict``: a session waits for it, so idle backends of others are closed for it.
     """
     in_the_way = [account for account in accounts if account.excess or account.overtakes(member)]
-    if in_the_way:
-        victims = _victims(member, in_the_way) if evict else None
-        if victims is None:
-            for account in in_the_way:
-                account.block(member)
-            return False
+    victims = _victims(member, in_the_way) if evict or not in_the_way else None
+    if victims is None:
+        for account in in_the_way:
+            account.block(member)
+        return False
     # Booked first: who loses a backend by it looks for room at once, and shall not find this.
     for account in accounts:
         account.count += 1
-    for owner, id in victims if in_the_way and victims else ():
-        owner.evict(id)
+    for owner, backend in victims:
+        owner.evict(backend)
     return True
 
 
@@ -154,4 +155,4 @@ def _victims(member: Member, accounts: Sequence[Account]) -> list[tuple[Member, 
         owners |= {backend.id: other for other, backend in idle}
         needs.append((account.excess, [backend for _, backend in idle]))
     chosen = to_evict(needs)
-    return None if chosen is None else [(owners[id], id) for id in chosen]
+    return None if chosen is None else [(owners[backend], backend) for backend in chosen]

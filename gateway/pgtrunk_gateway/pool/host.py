@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from pgtrunk_gateway.pool.decisions import pause_after
+from pgtrunk_gateway.pool.backoff import Backoff
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.errors import GatewayError
@@ -36,51 +36,41 @@ class Host:
         self.tenants: set[Tenant] = set()
         self.known = False
         """Whether any connection has ever succeeded."""
-        self.failures = 0
-        self.retry_at = 0.0
-        self.last_error: GatewayError | None = None
+        self.backoff = Backoff()
         self._retry = retry
-        self._failed_at = 0.0
         self._probe: object | None = None
+        """The connection that tries for all."""
         self._loop = asyncio.get_running_loop()
 
     @property
     def admits(self) -> int | None:
         """How many connections may be opened now, ``retry_at`` aside; None: any number."""
-        if not self.failures:
+        if not self.backoff.failures:
             return None
         return 0 if self._probe is not None else 1
 
     def begins(self, attempt: object) -> None:
         """A connection is tried; ``attempt`` is its name in the calls that follow, one of which is made."""
-        if self.failures and self._probe is None:
+        if self.backoff.failures and self._probe is None:
             self._probe = attempt
 
-    def succeeded(self, attempt: object) -> None:
+    def succeeded(self) -> None:
         """The server has answered."""
-        was_down = bool(self.failures)
+        was_down = bool(self.backoff.failures)
         self.known = True
-        self.failures, self.retry_at, self.last_error = 0, 0.0, None
+        self.backoff.succeeded()
         self._probe = None
         if was_down:
             self._tell()
 
-    def failed(self, attempt: object, error: GatewayError, began: float) -> float:
-        """The connection that was begun at ``began`` has failed -> the pause until the next."""
+    def failed(self, attempt: object, error: GatewayError, began: float) -> None:
+        """The connection that was begun at ``began`` has failed."""
         if self._probe is attempt:
             self._probe = None
-        # Those that were opened together fail together: that is one failure.
-        is_news = began >= self._failed_at
-        self.failures += is_news
-        self._failed_at = self._loop.time()
-        self.last_error = error
-        pause = pause_after(self.failures, self._retry())
-        self.retry_at = self._failed_at + pause
-        if is_news:
+        if self.backoff.failed(error, began=began, now=self._loop.time(), retry=self._retry()):
             for tenant in list(self.tenants):
                 tenant.host_failed(error)
             self._tell()
-        return pause
 
     def abandoned(self, attempt: object) -> None:
         """The connection was given up by its pool."""

@@ -77,6 +77,6 @@ class Opening:
         if isinstance(outcome, Opened):
             # Only then do all others look again, those of this pool with one backend more.
             self._opened(outcome)
-            host.succeeded(task)
+            host.succeeded()
         else:
             self._failed(outcome, began, task)

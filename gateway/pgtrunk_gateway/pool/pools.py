@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pgtrunk_gateway.auth import Plain, Userlist
@@ -153,7 +154,7 @@ class Pools:
             accounts=(self._database_account(database), self._user_account(key.user)),
             kept=database.user == key.user,
         )
-        pool.on_unused = self._unused
+        pool.on_unused = partial(self._unused, pool)
         if self._is_paused(key.database):
             pool.pause()
         return pool

@@ -1,0 +1,383 @@
+"""The backends of one pool: opened when sessions wait for them, checked, aged, closed.
+
+The shell around :mod:`~pgtrunk_gateway.pool.decisions`: it counts, decides, and acts. The base of
+:class:`~pgtrunk_gateway.pool.pool.Pool`, which lends the backends to sessions, and says what becomes of one that is
+free.
+
+What it shares with other pools: the server's state (:class:`Host`), and limits that span pools (:class:`Account`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, assert_never
+
+from pgtrunk_gateway.errors import BackendRefused, BackendUnavailable, GatewayError
+from pgtrunk_gateway.pool.accounts import Account, admit
+from pgtrunk_gateway.pool.backend import Backend, BackendState, Errand
+from pgtrunk_gateway.pool.backoff import Backoff
+from pgtrunk_gateway.pool.counts import PoolCounters, PoolCounts, count
+from pgtrunk_gateway.pool.decisions import Check, Close, Connect, Idle, Situation, Stale, Wake, decide, expires_at
+from pgtrunk_gateway.pool.greeting import Greeting
+from pgtrunk_gateway.pool.host import Host
+from pgtrunk_gateway.pool.opening import Opening
+from pgtrunk_gateway.pool.waiting import Waiting
+from pgtrunk_gateway.session.replies import Replies
+from pgtrunk_gateway.session.statements import Prepared
+from pgtrunk_gateway.stats.counters import PoolStats
+
+if TYPE_CHECKING:
+    from pgtrunk_gateway.config.settings import PoolKey
+    from pgtrunk_gateway.pool.connect import Deriver, Opened, SocketTuner
+    from pgtrunk_gateway.pool.limits import PoolLimits
+    from pgtrunk_gateway.pool.target import Target
+    from pgtrunk_gateway.session.parameters import Profile
+
+__all__ = ["ERRANDS", "Stock"]
+
+log = logging.getLogger(__name__)
+
+_DOWN: Final = frozenset({"57P01", "57P02", "57P03"})
+"""Postgres refuses all logins with these: it stops, has crashed, or starts."""
+_NOT_NOW: Final = frozenset({"53000", "53100", "53200", "53300", "53400"})
+"""It refuses a login with these only for now."""
+ERRANDS: Final = frozenset({BackendState.STARTING, BackendState.CHECKING, BackendState.RESETTING})
+"""The states of a backend that will be free in a moment."""
+
+
+class Stock:
+    """A pool's backends. All of it runs in one event loop, in callbacks; only opening a connection is a task.
+
+    ``accounts``: the limits that it shares with other pools. ``kept``: whether it keeps its minimum without sessions.
+    """
+
+    def __init__(
+        self,
+        key: PoolKey,
+        target: Target,
+        limits: PoolLimits,
+        *,
+        derive: Deriver,
+        tune: SocketTuner,
+        host: Host | None = None,
+        accounts: tuple[Account, ...] = (),
+        kept: bool = True,
+    ) -> None:
+        self.key = key
+        self.target = target
+        self.limits = limits
+        self.host = host or Host(lambda: self.limits.retry)
+        self.accounts = accounts
+        self.kept = kept
+        self.counters = PoolCounters()
+        self.stats = PoolStats()
+        self.sessions = 0
+        """Sessions that are logged in."""
+        self.idle: list[Backend] = []
+        """Those that can be given away at once; the last one is the next."""
+        self.stale: list[Backend] = []
+        """Those that are idle too, but have to be checked first."""
+        self.backends: dict[int, Backend] = {}
+        self.taken: set[Profile] = set()
+        """Settings, as clients spelt them, that the server has taken."""
+        self.queue = Waiting(refusal=self._too_long, overdue=self.maintain)
+        self.waiting = self.queue.holders
+        """Who waits, in order."""
+        self.greeting = Greeting()
+        self.on_unused: Callable[[], None] | None = None
+        """Told when the last session and the last backend are gone."""
+        self._opening = Opening(str(key), derive=derive, tune=tune, opened=self._opened, failed=self._failed)
+        self._backoff = Backoff()
+        """For what is this login's fault alone."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._paused = False
+        self._hindered = False
+        """Whether a free backend may have to be closed or checked, and not just given away."""
+        self._observed = False
+        """Whether others want to know of a backend that is idle."""
+        self._observers: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self._maintaining = False
+        self._keep: Callable[[Backend], None]
+        self._loop = asyncio.get_running_loop()
+        self.host.tenants.add(self)
+        for account in accounts:
+            account.members.add(self)
+        self._configure()
+
+    @property
+    def busy(self) -> int:
+        """Backends that are not idle: leased, or between two sessions."""
+        return len(self.backends) - len(self.idle) - len(self.stale)
+
+    @property
+    def connecting(self) -> int:
+        return len(self._opening)
+
+    @property
+    def count(self) -> int:
+        """Backends, those being opened included."""
+        return len(self.backends) + len(self._opening)
+
+    @property
+    def oldest(self) -> float:
+        """Since when the first session waits, for a backend or for the first login; infinity: nobody does."""
+        return min(self.queue.since, self.greeting.since)
+
+    @property
+    def maxwait(self) -> float:
+        """How long the first session has waited, in seconds; 0: nobody waits."""
+        return max(0.0, self._loop.time() - self.oldest) if self.waiting or self.greeting.waiting else 0.0
+
+    @property
+    def welcome(self) -> dict[str, str] | None:
+        """The parameters that the last login at the server reported."""
+        return self.greeting.welcome
+
+    def counts(self) -> PoolCounts:
+        """Its backends by state."""
+        return count(self.backends.values(), len(self._opening), len(self.idle), len(self.stale))
+
+    def _give(self, backend: Backend, *, checked: bool = False) -> None:
+        """A backend is free."""
+        raise NotImplementedError
+
+    def _give_if_open(self, backend: Backend, checked: bool = False) -> None:
+        if backend.state is BackendState.OPEN:
+            self._give(backend, checked=checked)
+
+    def _too_long(self) -> GatewayError:
+        raise NotImplementedError
+
+    def _configure(self) -> None:
+        limits = self.limits
+        self._keep = self.idle.append
+        if limits.checks_always:
+            self._keep = self.stale.append
+        elif limits.round_robin:
+            self._keep = partial(self.idle.insert, 0)
+        self.queue.configure(notify=limits.notify, patience=limits.reserve_timeout if limits.reserve else 0.0)
+        self.contend()
+
+    # -- maintenance ---------------------------------------------------------------------------------------------------
+
+    def maintain(self) -> None:
+        """Opens what the minimum asks for, closes what is too old."""
+        self._maintain()
+
+    def _maintain(self) -> None:
+        # Closing a backend leads back here; then what was decided is done first.
+        if self._closed or self._maintaining:
+            return
+        self._maintaining = True
+        try:
+            for decision in decide(self._situation()):
+                match decision:
+                    case Connect():
+                        self._connect(decision)
+                    case Close(id, reason):
+                        self.backends[id].close(self.backends[id].retired or reason)
+                    case Stale(id):
+                        self.idle.remove(self.backends[id])
+                        self.stale.append(self.backends[id])
+                    case Check(id):
+                        self._check(self.backends[id])
+                    case Wake(at):
+                        self._wake_at(at)
+                    case _:
+                        assert_never(decision)
+        finally:
+            self._maintaining = False
+
+    def _situation(self) -> Situation:
+        now = self._loop.time()
+        errands = sum(backend.state in ERRANDS for backend in self.backends.values())
+        waiting = len(self.waiting) + bool(self.greeting.waiting)
+        return Situation(
+            now=now,
+            limits=self.limits,
+            idle=self.idlers(),
+            busy=self.busy - errands,
+            connecting=len(self._opening),
+            checking=errands,
+            waiting=waiting,
+            overdue=self.queue.overdue(now) if self.limits.reserve else 0,
+            retry_at=max(self._backoff.retry_at, self.host.backoff.retry_at),
+            admits=self.host.admits,
+            used=self.kept or self.sessions > 0 or waiting > 0,
+            paused=self._paused,
+        )
+
+    def idlers(self) -> list[Idle]:
+        """Its idle backends, those that have been idle longest first."""
+        idle = [Idle(b.id, b.idle_since, self._expires(b)) for b in self.idle]
+        idle += [Idle(b.id, b.idle_since, self._expires(b), stale=True) for b in self.stale]
+        return sorted(idle, key=lambda backend: backend.since)
+
+    def _expires(self, backend: Backend) -> float:
+        # server_lifetime = 0 is one lease; but that one it shall have.
+        return backend.expires if self.limits.lifetime or backend.lease or backend.retired else float("inf")
+
+    def _wake_at(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._woken)
+
+    def _woken(self) -> None:
+        self._timer = None
+        self._maintain()
+
+    def _check(self, backend: Backend) -> None:
+        self.stale.remove(backend)
+        errand = Errand("server_check_query", partial(self._give, checked=True))
+        backend.run(self.limits.check_query or "", BackendState.CHECKING, errand, self.limits.connect_timeout)
+
+    # -- opening -------------------------------------------------------------------------------------------------------
+
+    def _connect(self, decision: Connect) -> None:
+        log.debug("%s: opening %d connections to %s: %s", self.key, decision.count, self.target, decision.reason)
+        for number in range(decision.count):
+            if self.accounts and not admit(self, self.accounts, evict=decision.waited_for):
+                log.debug("%s:%s", self.key, self.full)
+                return
+            if number >= decision.count - decision.reserve:
+                log.warning("%s: taking connection from reserve_pool", self.key)
+            self._opening.begin(self.target, self.host, self.limits.connect_timeout)
+
+    def _opened(self, opened: Opened) -> None:
+        handshake = opened.handshake
+        replies = Replies(Prepared(self.limits.prepared), handshake.parameters)
+        backend = Backend(opened.transport, self.target, handshake.key, replies, on_free=self._give, on_lost=self._lost)
+        self._backoff.succeeded()
+        backend.stats = self.stats
+        backend.born = self._loop.time()
+        backend.expires = self._end_of_life(backend)
+        self.backends[backend.id] = backend
+        self.counters.opened += 1
+        log.info("S-%d: %s@%s new connection to server (pid=%d)", backend.id, self.key, self.target, backend.pid)
+        opened.transport.set_protocol(backend)
+        # Before it is given away: a session whose client does not read has it pause again.
+        opened.transport.resume_reading()
+        if opened.rest:
+            backend.data_received(opened.rest)
+        query = self.limits.connect_query
+        if query is None or backend.state is not BackendState.OPEN:
+            self._started(backend)
+        else:
+            errand = Errand("connect_query", self._started, lenient=True)
+            backend.run(query, BackendState.STARTING, errand, self.limits.connect_timeout)
+
+    def _started(self, backend: Backend) -> None:
+        self.greeting.arrived(backend.replies.parameters)
+        self._give_if_open(backend)
+
+    def _end_of_life(self, backend: Backend) -> float:
+        return expires_at(backend.born, self.limits, random.random()) if self.limits.lifetime else 0.0
+
+    def _failed(self, error: GatewayError, began: float, attempt: object) -> None:
+        self.counters.failed += 1
+        self._unbook()
+        if isinstance(error, BackendUnavailable) or error.sqlstate in _DOWN:
+            self.host.failed(attempt, error, began)
+            pause = self.host.backoff.retry_at - self._loop.time()
+        else:
+            self._backoff.failed(error, began=began, now=self._loop.time(), retry=self.limits.retry)
+            pause = self._backoff.retry_at - self._loop.time()
+            # It has answered, at least.
+            self.host.succeeded()
+            if error.sqlstate not in _NOT_NOW:
+                self._refused(error)
+        log.warning("%s@%s %s; next attempt in %.1f s", self.key, self.target, error.message, max(0.0, pause))
+        self._maintain()
+        self._note_use()
+
+    def _refused(self, error: GatewayError) -> None:
+        """Another login would be refused just the same; who waits is told why. Unless some backend will serve them."""
+        self.greeting.failed(error)
+        if isinstance(error, BackendRefused) and not self.backends:
+            self.queue.end(error)
+
+    def host_failed(self, error: GatewayError) -> None:
+        """A server that was there will be there again; for one that never was, nobody waits to log in."""
+        if not self.host.known and error.sqlstate not in _DOWN:
+            self.greeting.failed(error)
+
+    def _unbook(self) -> None:
+        for account in self.accounts:
+            account.release()
+
+    def _lost(self, backend: Backend, reason: str) -> None:
+        if backend in self.idle:
+            self.idle.remove(backend)
+        elif backend in self.stale:
+            self.stale.remove(backend)
+        if self.backends.pop(backend.id, None) is not None:
+            self._unbook()
+        self.counters.closed += 1
+        age = self._loop.time() - backend.born
+        log.info("S-%d: %s@%s closing because: %s (age=%ds)", backend.id, self.key, self.target, reason, int(age))
+        self._maintain()
+        if self._observed:
+            self._tell_observers()
+        self._note_use()
+
+    # -- limits that it shares -----------------------------------------------------------------------------------------
+
+    def evict(self, backend: int) -> None:
+        """Closes an idle backend for the sake of another pool."""
+        self.backends[backend].close("evicted")
+
+    def contend(self) -> None:
+        """Others have begun, or ceased, to be blocked by a limit that it shares."""
+        contended = any(account.blocked for account in self.accounts)
+        self._hindered = contended or self._closed or self._paused or self.limits.checks_always
+        self._observed = contended or bool(self._observers)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        if condition():
+            return
+        observer = condition, self._loop.create_future()
+        self._observers.append(observer)
+        self.contend()
+        try:
+            await observer[1]
+        finally:
+            self._observers.remove(observer)
+            self.contend()
+
+    def _tell_observers(self) -> None:
+        for condition, future in self._observers:
+            if not future.done() and condition():
+                future.set_result(None)
+        for account in self.accounts:
+            account.turn_soon()
+
+    def _note_use(self) -> None:
+        if self.unused and self.on_unused is not None:
+            self.on_unused()
+
+    @property
+    def unused(self) -> bool:
+        """Whether it has neither sessions nor backends, nor opens any."""
+        return not (self.sessions or self.backends or self._opening or self.waiting or self.greeting.waiting)
+
+    @property
+    def full(self) -> str:
+        """Which limits over several pools are reached, as the end of a DETAIL; "" where none is."""
+        return "".join(
+            f" {account.setting} = {account.limit} is reached." for account in self.accounts if account.excess
+        )
+
+    @property
+    def trouble(self) -> str:
+        """Why no connection can be opened just now, as the end of a DETAIL; "" where one could be."""
+        error = self._backoff.last_error or self.host.backoff.last_error
+        return "" if error is None else f" The last connection failed: {error.message}."
+
+    def _give_up_opening(self) -> None:
+        for _ in range(self._opening.give_up()):
+            self._unbook()
