@@ -1,6 +1,7 @@
 """``pgtrunk-gateway``: reads the configuration, runs one gateway, ends with a message and an exit code.
 
-Exit codes: 0 ended by a signal as asked; 1 the configuration is wrong or a front cannot open; 2 the command line is.
+Exit codes, as PgBouncer's: 0 ended as asked, by a signal or the console; 1 the command line or the configuration is
+wrong, or a front cannot open.
 """
 
 from __future__ import annotations
@@ -13,53 +14,100 @@ import os
 import sys
 from collections.abc import Coroutine, Iterator, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NoReturn
 
 from pgtrunk.errors import PgtrunkError
-from pgtrunk_gateway import logs
 from pgtrunk_gateway.config.load import Loaded, load
 from pgtrunk_gateway.errors import ConfigError
 from pgtrunk_gateway.gateway import Gateway
-from pgtrunk_gateway.stopping import catch_signals, serve_until_stopped
+from pgtrunk_gateway.logs import LogOutput
+from pgtrunk_gateway.notify import Notifier
+from pgtrunk_gateway.privileges import assume
+from pgtrunk_gateway.reloading import OpenLog, log_remarks
+from pgtrunk_gateway.signals import catch_signals, serve_until_stopped
 
 __all__ = ["main"]
 
 log = logging.getLogger(__name__)
+
+_NO_DAEMON = "-d is not supported: let a service manager run it (systemd: Type=notify), or a shell, with &"
+_NO_REBOOT = "-R is not supported: stop the old gateway by SIGTERM and start the new one, which takes over its socket"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
     arguments = _parser().parse_args(argv)
     try:
-        loaded = load(arguments.ini)
-        logs.setup(loaded.config.logfile, quiet=arguments.quiet, verbose=loaded.config.verbose + arguments.verbose)
-        for remark in loaded.remarks:
-            log.log(logging.WARNING if remark.serious else logging.INFO, "%s", remark)
+        loaded = _load(arguments)
+        open_log = _logging(arguments)
+        open_log(loaded.config).install()
+        log_remarks(loaded)
         with _pidfile(loaded):
-            _run(_serve(loaded))
+            _run(_serve(loaded, open_log))
     except PgtrunkError as error:
         print(f"pgtrunk-gateway: {error}", file=sys.stderr)
         return 1
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """Ends with the exit code of PgBouncer where the command line is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f'{self.prog}: {message}\nTry "{self.prog} --help" for more information.', file=sys.stderr)
+        sys.exit(1)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="pgtrunk-gateway",
         description="Pools sessions from QUIC, TCP and unix sockets onto few Postgres backends.",
-        epilog="Signals: SIGTERM waits for clients, SIGINT for transactions, SIGQUIT for nothing; twice: now.",
+        epilog="Signals: SIGTERM waits for clients, SIGINT for transactions, SIGQUIT for nothing; twice: now. "
+        "SIGHUP reads the configuration again, SIGUSR1 pauses, SIGUSR2 resumes.",
     )
     parser.add_argument("ini", metavar="gateway.ini", help="the configuration, in PgBouncer's format")
     parser.add_argument("-q", "--quiet", action="store_true", help="log to the logfile alone, not to stderr")
+    parser.add_argument("-u", "--user", metavar="NAME", help="become this user first; goes before the key user")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log more; may be given several times")
     parser.add_argument("-V", "--version", action="version", version=f"pgtrunk-gateway {version('pgtrunk')}")
+    # Options of PgBouncer's, for whoever gives them out of habit.
+    parser.add_argument("-d", "--daemon", action=_Refuse, help=argparse.SUPPRESS, words=_NO_DAEMON)
+    parser.add_argument("-R", "--reboot", action=_Refuse, help=argparse.SUPPRESS, words=_NO_REBOOT)
     return parser
 
 
-async def _serve(loaded: Loaded) -> None:
+class _Refuse(argparse.Action):
+    """An option that only says why there is none."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, *, words: str, **other: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, **other)
+        self._words = words
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        parser.error(self._words)
+
+
+def _load(arguments: argparse.Namespace) -> Loaded:
+    loaded = load(arguments.ini)
+    user = arguments.user or loaded.config.user
+    if user is None:
+        return loaded
+    assume(user)
+    # Again, with that user's eyes: what it cannot read is found now and not at the first reload.
+    return load(arguments.ini)
+
+
+def _logging(arguments: argparse.Namespace) -> OpenLog:
+    """How to open the log of a configuration, given what the command line says about it."""
+    return lambda config: LogOutput(config.logfile, quiet=arguments.quiet, verbose=config.verbose + arguments.verbose)
+
+
+async def _serve(loaded: Loaded, open_log: OpenLog) -> None:
     signals = catch_signals()
-    async with Gateway(loaded) as gateway:
-        await serve_until_stopped(gateway, signals)
+    notifier = Notifier(os.environ)
+    async with Gateway(loaded, open_log) as gateway:
+        notifier.ready()
+        await serve_until_stopped(gateway, signals, notifier)
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:

@@ -11,25 +11,27 @@ import asyncio
 import logging
 import os
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgtrunk_gateway.auth import LoginLimiter, LoginPolicy, Userlist
+from pgtrunk_gateway.auth import LoginLimiter
 from pgtrunk_gateway.cancel.dispatch import Dispatcher
 from pgtrunk_gateway.console.console import Console
-from pgtrunk_gateway.console.unsupported import Unsupported
 from pgtrunk_gateway.derive import KeyDeriver
-from pgtrunk_gateway.errors import ConfigError, ShuttingDown
+from pgtrunk_gateway.errors import ShuttingDown
 from pgtrunk_gateway.fronts.opening import open_fronts
 from pgtrunk_gateway.fronts.quic import QuicFront
 from pgtrunk_gateway.fronts.tcp import tcp_tuner
+from pgtrunk_gateway.operations import GatewayOperations
 from pgtrunk_gateway.pool.pools import Pools
 from pgtrunk_gateway.relay.context import Context
 from pgtrunk_gateway.relay.session import Session
+from pgtrunk_gateway.reloading import OpenLog, login_policy, read_userlist
 from pgtrunk_gateway.session.statements import Catalogue
+from pgtrunk_gateway.stopping import Stopping
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.config.load import Loaded
+    from pgtrunk_gateway.config.settings import Config
     from pgtrunk_gateway.fronts.front import Front
 
 __all__ = ["Gateway"]
@@ -41,15 +43,19 @@ _LAST_WORDS = 2.0
 
 
 class Gateway:
-    """One gateway process. ``async with Gateway(loaded)`` starts it, and closes it at once at the end."""
+    """One gateway process. ``async with Gateway(loaded)`` starts it, and closes it at once at the end.
 
-    def __init__(self, loaded: Loaded) -> None:
+    ``open_log``: how a reload gets the log that the configuration asks for; without it the log stays as it is.
+    """
+
+    def __init__(self, loaded: Loaded, open_log: OpenLog | None = None) -> None:
         self.loaded = loaded
-        self.config = config = loaded.config
+        """What is in force; a reload puts another in its place."""
+        config = loaded.config
         self.fronts: list[Front] = []
         self.derive = KeyDeriver()
         self._tune = tcp_tuner(config)
-        userlist = _read_userlist(config.auth_file) if config.auth_file is not None else None
+        userlist = read_userlist(config.auth_file)
         self.pools = Pools(config, userlist, derive=self.derive, tune=self._tune)
         self.cancels = Dispatcher(
             peer_id=config.peer_id, random=os.urandom, timeout=config.cancel_wait_timeout, tune=self._tune
@@ -57,16 +63,23 @@ class Gateway:
         self.context = Context(
             config=config,
             catalogue=Catalogue(),
-            policy=LoginPolicy(auth_type=config.auth_type, userlist=userlist, mock_key=os.urandom(32)),
+            policy=login_policy(config, userlist, os.urandom(32)),
             limiter=LoginLimiter(config.login_failure_limit, config.login_failure_window),
             cancels=self.cancels,
             derive=self.derive,
             pool=self.pools.get,
             random=os.urandom,
         )
-        self.console = Console(Unsupported(), context=self.context, pools=self.pools, fronts=lambda: self.fronts)
+        self.stopping = Stopping(self)
+        self.operations = GatewayOperations(self, open_log)
+        self.console = Console(self.operations, context=self.context, pools=self.pools, fronts=lambda: self.fronts)
         self.context.console = self.console
         self._closed = False
+
+    @property
+    def config(self) -> Config:
+        """The settings in force."""
+        return self.context.config
 
     async def __aenter__(self) -> Gateway:
         await self.start()
@@ -95,21 +108,21 @@ class Gateway:
 
     async def wait_for_clients(self) -> None:
         """No new sessions; returns when the last one has ended, or after shutdown_timeout."""
-        self._stop_accepting()
+        self._drain()
         await self._sessions_end()
 
     async def wait_for_transactions(self) -> None:
         """No new sessions; those outside a transaction end now, the others at its end, or after shutdown_timeout."""
-        self._stop_accepting()
+        self._drain()
         self.context.closing_idle = True
         for session in list(self.context.sessions):
             session.end_if_idle()
         await self._sessions_end()
 
-    def _stop_accepting(self) -> None:
+    def _drain(self) -> None:
         self.context.draining = True
         for front in self.fronts:
-            front.stop_accepting()
+            front.drain()
 
     async def _sessions_end(self) -> None:
         timeout = self.config.shutdown_timeout
@@ -125,7 +138,10 @@ class Gateway:
         if self._closed:
             return
         self._closed = True
-        self._stop_accepting()
+        self.stopping.abandon()
+        self._drain()
+        for front in self.fronts:
+            front.stop_accepting()
         for session in list(self.context.sessions):
             session.kill()
         await self.console.close(_LAST_WORDS)
@@ -164,11 +180,3 @@ class Gateway:
                 }
         totals = {f"total_{name}": value for name, value in asdict(self.context.counters).items()}
         return now | totals
-
-
-def _read_userlist(path: str) -> Userlist:
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"auth_file cannot be read: {error.strerror}", path=path) from error
-    return Userlist.parse(data, path)

@@ -19,7 +19,7 @@ from .errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["NOISE", "PgBouncerFormatter", "setup"]
+__all__ = ["NOISE", "LogOutput", "PgBouncerFormatter", "setup"]
 
 NOISE = 5
 """Level of what happens per packet or per message."""
@@ -49,30 +49,49 @@ class PgBouncerFormatter(logging.Formatter):
         return f"{_timestamp(record)} [{record.process}] {_tag(record.levelno)} {message}"
 
 
-def setup(logfile: str | None, *, quiet: bool = False, verbose: int = 0) -> None:
-    """Sends all logging to stderr and, where one is named, to a file that is appended to.
+class LogOutput:
+    """Where all logging is to go: stderr and, where one is named, a file that is appended to.
 
     `quiet` (-q) takes stderr away, unless there would be no log left. `verbose` is 0 for LOG and graver, 1 with DEBUG,
-    2 with NOISE, 3 with what libraries say. A further call replaces what the one before set up, and so opens the file
-    anew: what a reload does after a rotation.
+    2 with NOISE, 3 with what libraries say. The file is opened here, and used from `install` on, which replaces what
+    was installed before: so a reload writes to a new file after a rotation. Or it is closed by `discard`.
+
+    :raises ConfigError: the file cannot be opened.
+    """
+
+    def __init__(self, logfile: str | None, *, quiet: bool = False, verbose: int = 0) -> None:
+        self._verbose = verbose
+        self._handlers = [] if logfile is None else [_open(logfile)]
+        if not (quiet and self._handlers):
+            self._handlers.append(logging.StreamHandler(sys.stderr))
+
+    def install(self) -> None:
+        """From now on the log goes here."""
+        formatter = PgBouncerFormatter()
+        root = logging.getLogger()
+        for handler in self._handlers:
+            handler.setFormatter(formatter)
+            root.addHandler(handler)
+        _remove(root)
+        _installed.extend(self._handlers)
+        logging.addLevelName(NOISE, "NOISE")
+        level = VERBOSITY[min(self._verbose, len(VERBOSITY) - 1)]
+        root.setLevel(level if self._verbose > len(VERBOSITY) - 1 else logging.WARNING)
+        for name in OURS:
+            logging.getLogger(name).setLevel(level)
+
+    def discard(self) -> None:
+        """It is not used after all."""
+        for handler in self._handlers:
+            handler.close()
+
+
+def setup(logfile: str | None, *, quiet: bool = False, verbose: int = 0) -> None:
+    """Sends all logging to a `LogOutput`.
 
     :raises ConfigError: the file cannot be opened; the log stays as it was.
     """
-    handlers = [] if logfile is None else [_open(logfile)]
-    if not (quiet and handlers):
-        handlers.append(logging.StreamHandler(sys.stderr))
-    formatter = PgBouncerFormatter()
-    root = logging.getLogger()
-    for handler in handlers:
-        handler.setFormatter(formatter)
-        root.addHandler(handler)
-    _remove(root)
-    _installed.extend(handlers)
-    logging.addLevelName(NOISE, "NOISE")
-    level = VERBOSITY[min(verbose, len(VERBOSITY) - 1)]
-    root.setLevel(level if verbose > len(VERBOSITY) - 1 else logging.WARNING)
-    for name in OURS:
-        logging.getLogger(name).setLevel(level)
+    LogOutput(logfile, quiet=quiet, verbose=verbose).install()
 
 
 def _open(logfile: str) -> logging.Handler:

@@ -1,29 +1,22 @@
-"""Which signal ends the gateway how: PgBouncer's meanings.
+"""How patiently a gateway is being stopped, whoever asked for it: a signal, or the console's SHUTDOWN.
 
-    SIGTERM  no new sessions; wait until all clients have left (at most shutdown_timeout); a second one: now
-    SIGINT   no new sessions; wait until no transaction runs (at most shutdown_timeout); a second one: now
-    SIGQUIT  now
+    CLIENTS       no new sessions; wait until all clients have left (at most shutdown_timeout)
+    TRANSACTIONS  no new sessions; wait until no transaction runs (at most shutdown_timeout)
+    NONE          now
 
-A signal that asks for less patience than the one before is obeyed; one that asks for more is not.
+Patience only ever shrinks: who asks for less than before is obeyed, who asks for more is not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
-import logging
-import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.gateway import Gateway
 
-__all__ = ["Patience", "catch_signals", "next_patience", "serve_until_stopped"]
-
-log = logging.getLogger(__name__)
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-_NOT_YET = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+__all__ = ["Patience", "Stopping"]
 
 
 class Patience(enum.IntEnum):
@@ -35,79 +28,50 @@ class Patience(enum.IntEnum):
     NONE = 3
 
 
-def next_patience(now: Patience, signum: int) -> Patience:
-    """What the gateway waits for after ``signum``."""
-    asked = {signal.SIGTERM: Patience.CLIENTS, signal.SIGINT: Patience.TRANSACTIONS}.get(
-        signal.Signals(signum), Patience.NONE
-    )
-    if asked == now:
-        return Patience.NONE
-    return max(now, asked)
+class Stopping:
+    """The end of one gateway, from the first request for it until there is nothing left to wait for."""
 
+    def __init__(self, gateway: Gateway) -> None:
+        self.patience = Patience.RUNNING
+        self._gateway = gateway
+        self._waiting: asyncio.Task[None] | None = None
+        self._over = asyncio.Event()
 
-def catch_signals() -> asyncio.Queue[int]:
-    """The signals from now on. To be called before there is anything that the end of the process must not leave."""
-    loop = asyncio.get_running_loop()
-    signals: asyncio.Queue[int] = asyncio.Queue()
-    for signum in _SIGNALS:
-        loop.add_signal_handler(signum, signals.put_nowait, signum)
-    for signum in _NOT_YET:
-        loop.add_signal_handler(signum, _ignore, signum)
-    return signals
+    @property
+    def begun(self) -> bool:
+        """Whether anybody has asked for the end."""
+        return self.patience is not Patience.RUNNING
 
+    def ask(self, patience: Patience) -> None:
+        """From now on the end waits for ``patience`` at most."""
+        if patience <= self.patience:
+            return
+        self.patience = patience
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        if patience is Patience.NONE:
+            self._over.set()
+        else:
+            self._waiting = asyncio.get_running_loop().create_task(self._wait(patience), name="stopping")
 
-async def serve_until_stopped(gateway: Gateway, signals: asyncio.Queue[int]) -> None:
-    """Serves until a signal ends it, as patiently as the signal asks. Further signals change nothing, until the end."""
-    try:
-        await _stop(gateway, signals)
-    finally:
-        loop = asyncio.get_running_loop()
-        # Handled until the loop closes: the default would end the process at once, with its files left behind.
-        for signum in _SIGNALS:
-            loop.add_signal_handler(signum, _too_late, signum)
+    async def over(self) -> None:
+        """Returns when there is nothing left to wait for: the gateway is to be closed now."""
+        await self._over.wait()
+        if self._waiting is not None:
+            # It has ended; what went wrong in it is for whoever runs the gateway.
+            await self._waiting
 
+    def abandon(self) -> None:
+        """The gateway is being closed: nothing is waited for any more."""
+        self.ask(Patience.NONE)
 
-async def _stop(gateway: Gateway, signals: asyncio.Queue[int]) -> None:
-    patience = Patience.RUNNING
-    waiting: asyncio.Future[None] | None = None
-    try:
-        while patience is not Patience.NONE:
-            signalled = asyncio.ensure_future(signals.get())
-            awaited: list[asyncio.Future[Any]] = [signalled] if waiting is None else [signalled, waiting]
-            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-            if not signalled.done():
-                signalled.cancel()
-                break
-            signum = signalled.result()
-            patience = next_patience(patience, signum)
-            log.info("got %s, %s", signal.Signals(signum).name, _WORDS[patience])
-            if waiting is not None:
-                waiting.cancel()
-            waiting = _begin(gateway, patience)
-    finally:
-        if waiting is not None:
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
-
-
-def _begin(gateway: Gateway, patience: Patience) -> asyncio.Future[None] | None:
-    if patience is Patience.CLIENTS:
-        return asyncio.ensure_future(gateway.wait_for_clients())
-    if patience is Patience.TRANSACTIONS:
-        return asyncio.ensure_future(gateway.wait_for_transactions())
-    return None
-
-
-_WORDS = {
-    Patience.CLIENTS: "shutting down, waiting for clients",
-    Patience.TRANSACTIONS: "shutting down, waiting for transactions",
-    Patience.NONE: "shutting down now",
-}
-
-
-def _too_late(signum: int) -> None:
-    log.info("got %s, which changes nothing: shutting down now", signal.Signals(signum).name)
-
-
-def _ignore(signum: int) -> None:
-    log.warning("got %s, which this version does not act on yet", signal.Signals(signum).name)
+    async def _wait(self, patience: Patience) -> None:
+        try:
+            if patience is Patience.CLIENTS:
+                await self._gateway.wait_for_clients()
+            else:
+                await self._gateway.wait_for_transactions()
+        finally:
+            if asyncio.current_task() is self._waiting:
+                self._over.set()

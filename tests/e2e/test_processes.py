@@ -101,14 +101,16 @@ def test_sigterm_waits_for_clients(site: Site) -> None:
     with gateway_process(site) as gateway, gateway.connect("tcp") as idle, gateway.connect("unix") as busy:
         conninfo = gateway.conninfo("tcp")
         gateway.send(signal.SIGTERM)
-        gateway.until_logged("got SIGTERM, shutting down, waiting for clients")
+        gateway.until_logged("got SIGTERM, shutting down, waiting for all clients disconnect")
         # Those who are there can go on, with new transactions too.
         for session in (idle, busy):
             with session.transaction():
                 assert session.execute("SELECT 1").fetchone() == (1,)
-        for way in ("tcp", "unix"):
-            with pytest.raises(psycopg.OperationalError, match=r"Connection refused|No such file"):
-                psycopg.connect(**conninfo | {"host": conninfo["host"] if way == "tcp" else str(gateway.place)})
+        with pytest.raises(psycopg.OperationalError, match="Connection refused"):
+            psycopg.connect(**conninfo)
+        # The unix socket is there for the console alone.
+        with pytest.raises(psycopg.OperationalError, match="pooler is shutting down"):
+            psycopg.connect(**conninfo | {"host": str(gateway.place)})
         idle.close()
         assert busy.execute("SELECT 1").fetchone() == (1,)
         assert gateway.process.poll() is None
@@ -121,7 +123,7 @@ def test_a_second_signal_ends_it_at_once(site: Site, second: signal.Signals) -> 
     with gateway_process(site, shutdown_timeout=600) as gateway, gateway.connect("tcp") as session:
         session.execute("BEGIN")
         gateway.send(signal.SIGTERM)
-        gateway.until_logged("waiting for clients")
+        gateway.until_logged("waiting for all clients")
         assert gateway.stop(second) == 0
         with pytest.raises(psycopg.errors.AdminShutdown, match="pooler is shutting down"):
             session.execute("SELECT 1")
@@ -130,7 +132,7 @@ def test_a_second_signal_ends_it_at_once(site: Site, second: signal.Signals) -> 
 def test_signals_while_it_closes_are_no_matter(site: Site) -> None:
     with gateway_process(site, shutdown_timeout=600) as gateway, gateway.connect("tcp"):
         gateway.send(signal.SIGTERM)
-        gateway.until_logged("waiting for clients")
+        gateway.until_logged("waiting for all clients")
         for signum in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
             gateway.send(signum)
         assert gateway.wait() == 0
@@ -152,7 +154,7 @@ def test_sigint_waits_for_transactions(site: Site) -> None:
         until_blocking(lambda: site.admin.running("done"))
         refused = in_thread(waiting, "SELECT 1")
         gateway.send(signal.SIGINT)
-        gateway.until_logged("got SIGINT, shutting down, waiting for transactions")
+        gateway.until_logged("got SIGINT, shutting down, waiting for all servers connections to be released")
         refused[0].join(20)
         with pytest.raises(psycopg.errors.AdminShutdown):
             idle.execute("SELECT 1")
@@ -172,9 +174,9 @@ def test_sigint_waits_for_transactions(site: Site) -> None:
 def test_sigint_after_sigterm_is_less_patient(site: Site) -> None:
     with gateway_process(site) as gateway, gateway.connect() as session:
         gateway.send(signal.SIGTERM)
-        gateway.until_logged("waiting for clients")
+        gateway.until_logged("waiting for all clients")
         gateway.send(signal.SIGINT)
-        gateway.until_logged("waiting for transactions")
+        gateway.until_logged("waiting for all servers")
         assert gateway.wait() == 0
         with pytest.raises(psycopg.errors.AdminShutdown):
             session.execute("SELECT 1")
@@ -184,9 +186,9 @@ def test_sigterm_after_sigint_changes_nothing(site: Site) -> None:
     with gateway_process(site) as gateway, gateway.connect() as session:
         session.execute("BEGIN")
         gateway.send(signal.SIGINT)
-        gateway.until_logged("waiting for transactions")
+        gateway.until_logged("waiting for all servers")
         gateway.send(signal.SIGTERM)
-        gateway.until_logged("got SIGTERM, shutting down, waiting for transactions")
+        gateway.until_logged("got SIGTERM, shutting down, waiting for all servers")
         assert session.execute("SELECT 1").fetchone() == (1,)
         session.execute("COMMIT")
         assert gateway.wait() == 0
@@ -216,22 +218,13 @@ def test_sigquit_ends_it_now(site: Site) -> None:
         until_blocking(lambda: not site.admin.backends())
 
 
-def test_signals_that_are_not_acted_on_yet(site: Site) -> None:
-    with gateway_process(site) as gateway:
-        gateway.port()
-        for signum in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-            gateway.send(signum)
-            gateway.until_logged(f"WARNING got {signum.name}, which this version does not act on yet")
-        assert gateway.stop() == 0
-
-
 async def test_quic_sessions_while_it_drains(site: Site) -> None:
     with gateway_process(site) as gateway:
         ca, port = str(site.certificates.ca_cert), await asyncio.to_thread(gateway.port, "quic")
         async with StreamManager(f"127.0.0.1:{port}", ca_file=ca, connections=1) as trunk:
             session = await trunk.connect(**LOGIN)
             gateway.send(signal.SIGTERM)
-            await asyncio.to_thread(gateway.until_logged, "waiting for clients")
+            await asyncio.to_thread(gateway.until_logged, "waiting for all clients")
             with pytest.raises(asyncpg.CannotConnectNowError, match="shutting down"):
                 await trunk.connect(**LOGIN)
             assert await session.fetchval("SELECT 1") == 1
@@ -254,7 +247,7 @@ def test_a_new_gateway_takes_the_place_of_one_that_drains(site: Site) -> None:
         port = old.port()
         with old.connect("unix") as last:
             old.send(signal.SIGTERM)
-            old.until_logged("waiting for clients")
+            old.until_logged("waiting for all clients")
             with gateway_process(site, place=place, listen_port=port, quic_cert_file=None, quic_key_file=None) as new:
                 new.port()
                 with new.connect("unix") as first:

@@ -27,16 +27,24 @@ async def listen(folder: Path) -> UnixFront:
 async def test_the_file_is_there_as_long_as_somebody_is_heard(tmp_path: Path) -> None:
     front = await listen(tmp_path)
     assert os.listdir(tmp_path) == [".s.PGSQL.6432"]
-    front.stop_accepting()
+    front.drain()
+    front.drain()
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.connect(str(tmp_path / ".s.PGSQL.6432"))
+        # Before the loop comes to accept it.
+        front.stop_accepting()
     assert os.listdir(tmp_path) == []
     await front.close()
 
 
 async def test_who_drains_leaves_the_file_of_the_next_alone(tmp_path: Path) -> None:
     draining = await listen(tmp_path)
-    draining.stop_accepting()
+    draining.drain()
     following = await listen(tmp_path)
+    draining.drain()
     await draining.close()
+    with pytest.raises(OSError, match="in use"):
+        await listen(tmp_path)
     assert os.listdir(tmp_path) == [".s.PGSQL.6432"]
     await following.close()
     assert os.listdir(tmp_path) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pgtrunk.certs import create_certificates
-from pgtrunk_gateway import cli
+from pgtrunk_gateway import cli, privileges
 
 
 def run(folder: Path, *lines: str) -> tuple[int, str]:
@@ -58,3 +59,49 @@ def test_a_pid_file_that_names_no_other_process(tmp_path: Path, content: str) ->
 def test_a_pid_file_of_somebody_who_runs(tmp_path: Path) -> None:
     (tmp_path / "pid").write_text(str(os.getppid()))
     assert cli._running(str(tmp_path / "pid")) == os.getppid()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "the following arguments are required: gateway.ini"),
+        (["--nonsense", "g.ini"], "unrecognized arguments: --nonsense"),
+        (["-d", "g.ini"], "-d is not supported"),
+        (["--daemon", "g.ini"], "-d is not supported"),
+        (["-R", "g.ini"], "-R is not supported"),
+    ],
+)
+def test_a_wrong_command_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 1
+    assert words in capsys.readouterr().err
+
+
+def test_a_user_that_it_cannot_become(tmp_path: Path) -> None:
+    code, said = run(tmp_path, "auth_type = trust", "listen_addr = 127.0.0.1", "user = no-such-user")
+    assert (code, said) == (1, 'pgtrunk-gateway: user: this system has no user "no-such-user"\n')
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only root can become somebody else")
+def test_it_becomes_another_user_before_it_looks_at_files(tmp_path: Path) -> None:
+    ini = tmp_path / "gateway.ini"
+    (tmp_path / "users.txt").touch(mode=0o600)
+    ini.write_text("[databases]\nshop = host=::1\n[pgtrunk]\nunix_socket_dir = @pgtrunk-test\nauth_file = users.txt\n")
+    tmp_path.chmod(0o755)
+    command = [sys.executable, "-m", "pgtrunk_gateway", "-u", "nobody", "gateway.ini"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 1
+    # Root could have read it.
+    assert "Permission denied" in done.stderr or "cannot be read" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="needs an ordinary user: root may become anybody")
+def test_only_root_can_become_somebody_else(tmp_path: Path) -> None:
+    code, said = run(tmp_path, "auth_type = trust", "listen_addr = 127.0.0.1", "user = root")
+    assert code == 1
+    assert 'user: cannot become "root": Operation not permitted; only root can' in said
+
+
+def test_to_stay_who_one_is_needs_no_rights() -> None:
+    privileges.assume(pwd.getpwuid(os.geteuid()).pw_name)

@@ -328,7 +328,7 @@ async def test_one_that_does_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # -- the gateway stops -----------------------------------------------------------------------------------------------
 
-FATAL = "ErrorResponse FATAL 57P01 pooler is shutting down"
+FATAL = "ErrorResponse FATAL 57P01 server shutting down"
 
 
 async def test_a_stopping_gateway_ends_sessions_outside_a_transaction() -> None:

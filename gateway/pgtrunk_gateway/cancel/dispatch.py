@@ -61,6 +61,11 @@ class Dispatcher:
         """Cancels under way."""
         return len(self._tasks)
 
+    def configure(self, *, peer_id: int, timeout: float) -> None:
+        """After a reload: new keys have this number, and requests this many seconds (0: no limit)."""
+        self.registry.peer_id = peer_id
+        self._timeout = timeout or _FOREVER
+
     def register(self, session: Cancellable) -> CancelKey:
         return self.registry.register(session)
 

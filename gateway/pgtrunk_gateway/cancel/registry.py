@@ -19,7 +19,8 @@ class Registry(Generic[S]):
     """The sessions by the pid of their key, which several may share. The secret is compared, never looked up by."""
 
     def __init__(self, peer_id: int, random: Callable[[int], bytes]) -> None:
-        self._peer_id = peer_id
+        self.peer_id = peer_id
+        """In the keys that are made from now on."""
         self._random = random
         self._sessions: dict[int, list[tuple[CancelKey, S]]] = {}
 
@@ -28,7 +29,7 @@ class Registry(Generic[S]):
 
     def register(self, session: S) -> CancelKey:
         """A new key for ``session``. Where a peer_id is set, 15 bits of the pid are random: some will be equal."""
-        key = mint(self._peer_id, self._random(KEY_OCTETS))
+        key = mint(self.peer_id, self._random(KEY_OCTETS))
         self._sessions.setdefault(key.pid, []).append((key, session))
         return key
 

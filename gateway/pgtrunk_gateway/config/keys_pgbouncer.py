@@ -115,6 +115,6 @@ KEYS = (
     Key("unix_socket_dir", path(), "/tmp", acted_on=True, changeable=False),
     Key("unix_socket_group", text(), acted_on=True, changeable=False),
     Key("unix_socket_mode", mode(), "0777", acted_on=True, changeable=False),
-    Key("user", text(), changeable=False, serious=True),
+    Key("user", text(), acted_on=True, changeable=False),
     Key("verbose", integer(), "0", acted_on=True),
 )

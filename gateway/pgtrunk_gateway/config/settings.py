@@ -133,6 +133,8 @@ class Config:
     # Process and log
     logfile: str | None = None
     """File that the log is appended to."""
+    user: str | None = None
+    """User that the process becomes at its start; `None`: it stays who it is."""
     pidfile: str | None = None
     """File that holds the gateway's pid while it runs."""
     verbose: int = 0
@@ -277,7 +279,7 @@ class Config:
             return replace(self.any_database, name=name)
         return entry
 
-    def user(self, name: str) -> UserConfig:
+    def user_entry(self, name: str) -> UserConfig:
         """The entry of [users], or one that sets nothing."""
         return self.users.get(name) or UserConfig(name=name)
 
@@ -287,7 +289,7 @@ class Config:
 
     def resolve_pool_size(self, database: DatabaseConfig, server_user: str) -> int:
         """Backends of the pool (database, server user): user > database > global; 0 = no limit."""
-        return _first(self.user(server_user).pool_size, database.pool_size, self.default_pool_size)
+        return _first(self.user_entry(server_user).pool_size, database.pool_size, self.default_pool_size)
 
     def resolve_min_pool_size(self, database: DatabaseConfig, server_user: str) -> int:
         """Backends to keep open in that pool: database > global, never above its size."""
@@ -301,31 +303,43 @@ class Config:
 
     def resolve_query_wait_timeout(self, database: DatabaseConfig, login_user: str) -> float:
         """Seconds a session may wait for a backend: user > database > global; 0 = no limit."""
-        return _first(self.user(login_user).query_wait_timeout, database.query_wait_timeout, self.query_wait_timeout)
+        return _first(self.user_entry(login_user).query_wait_timeout, database.query_wait_timeout, self.query_wait_timeout)
 
     def resolve_idle_transaction_timeout(self, login_user: str) -> float:
         """Seconds a session may be idle in a transaction: user > global; 0 = no limit."""
-        return _first(self.user(login_user).idle_transaction_timeout, self.idle_transaction_timeout)
+        return _first(self.user_entry(login_user).idle_transaction_timeout, self.idle_transaction_timeout)
 
     def resolve_transaction_timeout(self, login_user: str) -> float:
         """Seconds a transaction may take: user > global; 0 = no limit."""
-        return _first(self.user(login_user).transaction_timeout, self.transaction_timeout)
+        return _first(self.user_entry(login_user).transaction_timeout, self.transaction_timeout)
 
     def resolve_query_timeout(self, login_user: str) -> float:
         """Seconds a query may take: user > global; 0 = no limit."""
-        return _first(self.user(login_user).query_timeout, self.query_timeout)
+        return _first(self.user_entry(login_user).query_timeout, self.query_timeout)
 
     def resolve_client_idle_timeout(self, login_user: str) -> float:
         """Seconds a session may be idle outside a transaction: user > global; 0 = no limit."""
-        return _first(self.user(login_user).client_idle_timeout, self.client_idle_timeout)
+        return _first(self.user_entry(login_user).client_idle_timeout, self.client_idle_timeout)
 
     def resolve_pool_mode(self, database: DatabaseConfig, login_user: str) -> PoolMode:
         """When a backend goes back to its pool: user > database > global."""
-        return self.user(login_user).pool_mode or database.pool_mode or self.pool_mode
+        return self.user_entry(login_user).pool_mode or database.pool_mode or self.pool_mode
 
     def resolve_reserve_pool_size(self, database: DatabaseConfig, server_user: str) -> int:
         """Backends beyond the pool's size: user > database > global; 0 = none."""
-        return _first(self.user(server_user).reserve_pool_size, database.reserve_pool_size, self.reserve_pool_size)
+        return _first(self.user_entry(server_user).reserve_pool_size, database.reserve_pool_size, self.reserve_pool_size)
+
+    def resolve_auth_user(self, database: DatabaseConfig | None) -> str | None:
+        """Who asks for users that auth_file does not know: database > global; `None`: nobody does."""
+        return (database.auth_user if database is not None else None) or self.auth_user or None
+
+    def resolve_auth_query(self, database: DatabaseConfig) -> str | None:
+        """What is asked: database > global."""
+        return database.auth_query or self.auth_query
+
+    def resolve_auth_dbname(self, database: DatabaseConfig) -> str:
+        """The entry of [databases] in which it is asked: database > global > the one that the client wants."""
+        return database.auth_dbname or self.auth_dbname or database.name
 
     def resolve_max_db_connections(self, database: DatabaseConfig) -> int:
         """Backends in a database: database > global; 0 = no limit."""
@@ -337,11 +351,11 @@ class Config:
 
     def resolve_max_user_connections(self, server_user: str) -> int:
         """Backends of a user: user > global; 0 = no limit."""
-        return _first(self.user(server_user).max_user_connections, self.max_user_connections)
+        return _first(self.user_entry(server_user).max_user_connections, self.max_user_connections)
 
     def resolve_max_user_client_connections(self, login_user: str) -> int:
         """Sessions of a user: user > global; 0 = no limit."""
-        return _first(self.user(login_user).max_user_client_connections, self.max_user_client_connections)
+        return _first(self.user_entry(login_user).max_user_client_connections, self.max_user_client_connections)
 
 
 def _first(*values: Number | None) -> Number:

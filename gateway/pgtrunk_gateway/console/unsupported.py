@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pgtrunk_gateway.errors import NotSupported
 
 if TYPE_CHECKING:
-    from pgtrunk_gateway.console.operations import Wait
+    from pgtrunk_gateway.console.operations import PoolerState, Wait
 
 __all__ = ["Unsupported"]
 
@@ -15,7 +15,7 @@ __all__ = ["Unsupported"]
 class Unsupported:
     """A gateway that cannot be steered."""
 
-    state: Literal["active"] = "active"
+    state: PoolerState = "active"
 
     async def reload(self) -> None:
         self._refuse()

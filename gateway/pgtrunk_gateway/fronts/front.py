@@ -21,6 +21,9 @@ class Front(Protocol):
     addresses: list[str]
     """Where it listens, as a person would write it."""
 
+    def drain(self) -> None:
+        """The gateway takes no new clients; a front that only this machine reaches still lets administrators in."""
+
     def stop_accepting(self) -> None:
         """No new sessions; those that are there go on."""
 

@@ -74,6 +74,9 @@ class QuicFront:
         """Open streams; each is a session, or about to become one."""
         return sum(listener.streams for listener in self.listeners)
 
+    def drain(self) -> None:
+        self.stop_accepting()
+
     def stop_accepting(self) -> None:
         for listener in self.listeners:
             listener.stop_accepting()

@@ -52,6 +52,9 @@ class TcpFront:
             raise
         return cls(servers, [readable(sock.getsockname()) for sock in sockets], sockets[0].getsockname()[1])
 
+    def drain(self) -> None:
+        self.stop_accepting()
+
     def stop_accepting(self) -> None:
         for server in self._servers:
             server.close()

@@ -1,4 +1,8 @@
-"""Sessions over a unix socket, named as Postgres names its own: ``.s.PGSQL.<port>`` in ``unix_socket_dir``."""
+"""Sessions over a unix socket, named as Postgres names its own: ``.s.PGSQL.<port>`` in ``unix_socket_dir``.
+
+It listens until the gateway has ended, for the console's sake, as PgBouncer's does. A gateway that only drains marks
+its socket by the sticky bit, which means nothing else on a socket: the next one may have the name.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,8 @@ class UnixFront:
     def __init__(self, server: asyncio.Server, path: str) -> None:
         self._server = server
         self._path = path
+        self._file = None if path.startswith("@") else _identity(path)
+        """Which file is its own: another gateway may take the name."""
         self.addresses = [path]
 
     @classmethod
@@ -51,25 +57,46 @@ class UnixFront:
             raise
         return cls(server, path)
 
+    def drain(self) -> None:
+        if self._is_ours():
+            # Not every system lets everyone do that; there the name is free at the end.
+            with contextlib.suppress(OSError):
+                os.chmod(self._path, stat.S_IMODE(os.stat(self._path).st_mode) | stat.S_ISVTX)
+
     def stop_accepting(self) -> None:
         if not self._server.is_serving():
             return
-        self._server.close()
-        # Now, while it is ours for certain: once nobody listens, the next gateway may take the name.
-        if not self._path.startswith("@"):
+        # Before nobody listens, or the next gateway could take the name in between, and lose it here.
+        if self._is_ours():
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
+        self._server.close()
 
     async def close(self) -> None:
         self.stop_accepting()
 
+    def _is_ours(self) -> bool:
+        return self._file is not None and _identity(self._path) == self._file
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
 
 def _remove_stale(path: str) -> None:
-    """Removes the socket that a process left which is gone; raises OSError where somebody listens, or it is a file."""
+    """Removes the socket of a process that is gone, or about to go; raises OSError for any other, and for a file."""
     try:
-        if not stat.S_ISSOCK(os.stat(path).st_mode):
-            raise FileExistsError(errno.EEXIST, "is there already, and is no socket", path)
+        mode = os.stat(path).st_mode
     except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(errno.EEXIST, "is there already, and is no socket", path)
+    if mode & stat.S_ISVTX:
+        os.unlink(path)
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         # Who listens may be stuck, and would then let the probe wait as long.

@@ -152,12 +152,12 @@ class Lifecycle(asyncio.Protocol):
     def end_if_idle(self) -> None:
         """The gateway is stopping: outside a transaction, this is the moment to end."""
         if self.state in (State.LOGIN, State.IDLE, State.WAITING, State.SKIPPING):
-            self.fail(ShuttingDown())
+            self.fail(ShuttingDown("server shutting down"))
 
-    def kill(self) -> None:
-        """The gateway is stopping, at once."""
+    def kill(self, error: GatewayError | None = None) -> None:
+        """The session ends at once, with ``error``, or since the gateway is stopping."""
         if self.state is not State.CLOSED:
-            self.fail(ShuttingDown())
+            self.fail(error or ShuttingDown())
 
     # -- transport -----------------------------------------------------------------------------------------------------
 

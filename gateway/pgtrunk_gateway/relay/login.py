@@ -194,7 +194,7 @@ class SessionLogin:
     def _count(self) -> None:
         context = self._context
         if context.draining:
-            raise CannotConnectNow("the gateway is shutting down")
+            raise CannotConnectNow("pooler is shutting down")
         limit = context.config.max_client_conn
         if context.admitted >= limit:
             raise TooManyConnections(

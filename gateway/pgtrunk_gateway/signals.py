@@ -1,0 +1,154 @@
+"""What each signal does: PgBouncer's meanings, and its words in the log.
+
+    SIGTERM  ends the gateway when all clients have left; a second one: now
+    SIGINT   ends it when no transaction runs; a second one: now
+    SIGQUIT  ends it now
+    SIGHUP   reads the configuration again
+    SIGUSR1  pauses all databases
+    SIGUSR2  resumes them
+
+How the end goes is in :mod:`~pgtrunk_gateway.stopping`, what pausing and reloading are in
+:mod:`~pgtrunk_gateway.operations`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from typing import TYPE_CHECKING
+
+from pgtrunk_gateway.errors import ConfigError, GatewayError
+from pgtrunk_gateway.stopping import Patience
+
+if TYPE_CHECKING:
+    from pgtrunk_gateway.gateway import Gateway
+    from pgtrunk_gateway.notify import Notifier
+
+__all__ = ["catch_signals", "next_patience", "serve_until_stopped"]
+
+log = logging.getLogger(__name__)
+
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+_OTHERS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_WORDS = {
+    Patience.CLIENTS: "shutting down, waiting for all clients disconnect",
+    Patience.TRANSACTIONS: "shutting down, waiting for all servers connections to be released",
+    Patience.NONE: "fast exit",
+}
+
+
+def catch_signals() -> asyncio.Queue[int]:
+    """The signals from now on. To be called before there is anything that the end of the process must not leave."""
+    loop = asyncio.get_running_loop()
+    signals: asyncio.Queue[int] = asyncio.Queue()
+    for signum in (*_STOPS, *_OTHERS):
+        loop.add_signal_handler(signum, signals.put_nowait, signum)
+    return signals
+
+
+def next_patience(now: Patience, signum: int) -> Patience:
+    """What the gateway waits for after ``signum``."""
+    asked = {signal.SIGTERM: Patience.CLIENTS, signal.SIGINT: Patience.TRANSACTIONS}.get(
+        signal.Signals(signum), Patience.NONE
+    )
+    if asked == now:
+        return Patience.NONE
+    return max(now, asked)
+
+
+async def serve_until_stopped(gateway: Gateway, signals: asyncio.Queue[int], notifier: Notifier) -> None:
+    """Serves until a signal or the console ends it. Signals that come behind that change nothing."""
+    obedience = asyncio.ensure_future(_Obedience(gateway, notifier).run(signals))
+    over = asyncio.ensure_future(gateway.stopping.over())
+    try:
+        done, _ = await asyncio.wait([obedience, over], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        notifier.stopping()
+        for task in (obedience, over):
+            task.cancel()
+        await asyncio.gather(obedience, over, return_exceptions=True)
+        loop = asyncio.get_running_loop()
+        # Handled until the loop closes: the default would end the process at once, with its files left behind.
+        for signum in (*_STOPS, *_OTHERS):
+            loop.add_signal_handler(signum, _too_late, signum)
+
+
+class _Obedience:
+    """Does what signals ask for, in their order."""
+
+    def __init__(self, gateway: Gateway, notifier: Notifier) -> None:
+        self._gateway = gateway
+        self._notifier = notifier
+        self._pausing: asyncio.Task[None] | None = None
+        """Nobody waits for it, but somebody must hold it."""
+
+    async def run(self, signals: asyncio.Queue[int]) -> None:
+        try:
+            while True:
+                await self._obey(await signals.get())
+        finally:
+            if self._pausing is not None:
+                self._pausing.cancel()
+                await asyncio.gather(self._pausing, return_exceptions=True)
+
+    async def _obey(self, signum: int) -> None:
+        match signum:
+            case signal.SIGHUP:
+                await self._reload()
+            case signal.SIGUSR1:
+                self._pause()
+            case signal.SIGUSR2:
+                self._resume()
+            case _:
+                self._stop(signum)
+
+    def _stop(self, signum: int) -> None:
+        stopping, name = self._gateway.stopping, signal.Signals(signum).name
+        patience = next_patience(stopping.patience, signum)
+        if self._gateway.operations.state == "suspended":
+            log.warning("got %s: suspend was in progress, going down immediately", name)
+            patience = Patience.NONE
+        elif patience is Patience.NONE and stopping.begun and signum != signal.SIGQUIT:
+            log.info("got %s while shutting down, fast exit", name)
+        else:
+            log.info("got %s, %s", name, _WORDS[patience])
+        self._notifier.stopping()
+        stopping.ask(patience)
+
+    async def _reload(self) -> None:
+        log.info("got SIGHUP, re-reading config")
+        self._notifier.reloading()
+        # It has been logged, and nothing has changed.
+        with contextlib.suppress(ConfigError):
+            await self._gateway.operations.reload()
+        self._notifier.ready()
+
+    def _pause(self) -> None:
+        if self._gateway.operations.state != "active":
+            log.info("got SIGUSR1, but already paused/suspended")
+            return
+        log.info("got SIGUSR1, pausing all activity")
+        self._pausing = asyncio.get_running_loop().create_task(self._paused(), name="pause")
+
+    async def _paused(self) -> None:
+        # Somebody at the console may have been quicker, or have resumed meanwhile.
+        with contextlib.suppress(GatewayError):
+            await self._gateway.operations.pause(None)
+
+    def _resume(self) -> None:
+        operations = self._gateway.operations
+        if self._gateway.stopping.begun:
+            log.info("got SIGUSR2 while shutting down, ignoring")
+        elif operations.state == "active":
+            log.info("got SIGUSR2, but not paused/suspended")
+        else:
+            log.info("got SIGUSR2, continuing from %s", "PAUSE" if operations.state == "paused" else "SUSPEND")
+            operations.resume(None)
+
+
+def _too_late(signum: int) -> None:
+    log.info("got %s, which changes nothing: shutting down now", signal.Signals(signum).name)

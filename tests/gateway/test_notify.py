@@ -1,0 +1,40 @@
+"""systemd is told how the gateway is; without it nothing is sent, and one that does not listen is no matter."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from pgtrunk_gateway.notify import Notifier
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_states(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")}, clock=lambda: 5_000_999)
+        notifier.ready()
+        notifier.reloading()
+        notifier.stopping()
+        assert [manager.recv(100) for _ in range(3)] == [
+            b"READY=1",
+            b"RELOADING=1\nMONOTONIC_USEC=5000",
+            b"STOPPING=1",
+        ]
+
+
+def test_abstract_socket() -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind("")
+        manager.settimeout(20)
+        name = manager.getsockname().decode()
+        Notifier({"NOTIFY_SOCKET": "@" + name[1:]}).ready()
+        assert manager.recv(100) == b"READY=1"
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone")}).ready()
+    Notifier({}).stopping()
