@@ -7,6 +7,7 @@ It works for both ends and knows no socket: whoever has one gives it ``send`` an
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from aioquic.quic import events
@@ -17,6 +18,7 @@ from pgtrunk.errors import GatewayUnreachable, SessionLost, TrunkError
 
 from .alarm import Alarm
 from .ending import explain, show
+from .figures import Figures, read_figures
 from .hooks import nothing
 from .stream import Stream
 from .streams import HandshakeConfirmed
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     Acceptor = Callable[[StreamTransport], asyncio.BaseProtocol]
 
 __all__ = ["ConnectionDriver"]
+
+_ids = itertools.count(1)
 
 
 class ConnectionDriver:
@@ -56,8 +60,14 @@ class ConnectionDriver:
         extra: dict[str, Any] | None = None,
         **hooks: Unpack[DriverHooks],
     ) -> None:
+        self.id = next(_ids)
+        """For people: unique among the connections of this process."""
         self.quic = quic
         self.loop = loop
+        self.opened_at = loop.time()
+        self.received = 0
+        self.sent = 0
+        """Bytes of datagrams."""
         self.streams: dict[int, StreamTransport] = {}
         self.on_ready: Callable[[ConnectionDriver], object] = hooks.get("on_ready", nothing)
         self.on_confirmed: Callable[[ConnectionDriver], object] = hooks.get("on_confirmed", nothing)
@@ -82,7 +92,7 @@ class ConnectionDriver:
         self._keeps_alive = quic.configuration.is_client
         self._pinged_at = 0.0
         self._ping_interval = quic.limits.idle_timeout / 3
-        self._handshake_deadline = loop.time() + quic.limits.handshake_timeout
+        self._handshake_deadline = self.opened_at + quic.limits.handshake_timeout
         quic.wake = self.touch
         quic.on_cid_issued = lambda cid: self.on_cid_issued(cid)
 
@@ -135,6 +145,10 @@ class ConnectionDriver:
             return self
         return self.extra.get(name, default)
 
+    def figures(self) -> Figures:
+        """What it is doing now."""
+        return read_figures(self)
+
     # -- what owners do
 
     def connect(self, addr: NetworkAddress) -> None:
@@ -150,6 +164,7 @@ class ConnectionDriver:
         if quic._state is QuicConnectionState.CLOSING:
             self._repeat_close()
             return
+        self.received += len(data)
         quic.receive_datagram(data, addr, self.loop.time())
         if quic._events or quic.writable or quic._close_event is not None:
             self._process()
@@ -233,6 +248,7 @@ class ConnectionDriver:
         quic = self.quic
         datagrams = quic.datagrams_to_send(self.loop.time())
         for data, addr in datagrams:
+            self.sent += len(data)
             self._send(data, addr)
         if quic._state is QuicConnectionState.CLOSING:
             self._close_datagrams = datagrams or self._close_datagrams

@@ -112,6 +112,11 @@ class Listener:
         return sum(accepted.driver.is_ready for accepted in self._accepted)
 
     @property
+    def drivers(self) -> list[ConnectionDriver]:
+        """The connections whose handshake is complete."""
+        return [accepted.driver for accepted in self._accepted if accepted.driver.is_ready]
+
+    @property
     def half_open(self) -> int:
         """Handshakes in progress."""
         return self._admission.half_open

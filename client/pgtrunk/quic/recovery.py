@@ -91,8 +91,12 @@ class FlooredReno(RenoCongestionControl):
     def __init__(self, *, max_datagram_size: int, floor: int) -> None:
         super().__init__(max_datagram_size=max_datagram_size)
         self._floor = floor * max_datagram_size
+        self.lost = 0
+        """Packets that were taken for lost."""
 
     def on_packets_lost(self, *, now: float, packets: Iterable[QuicSentPacket]) -> None:
+        packets = list(packets)
+        self.lost += len(packets)
         super().on_packets_lost(now=now, packets=packets)
         self._raise_to_floor()
 

@@ -88,6 +88,11 @@ class StreamTransport(asyncio.Transport):
 
     # -- reading
 
+    @property
+    def unread(self) -> int:
+        """Bytes received, gaps included, that the protocol has not consumed."""
+        return self._stream.unread
+
     def is_reading(self) -> bool:
         return not self._paused and not self._closing
 

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING
 from pgtrunk_gateway.console.session import ConsoleSession
 from pgtrunk_gateway.console.view import View
 from pgtrunk_gateway.errors import ShuttingDown
+from pgtrunk_gateway.stats.averages import Figures
+from pgtrunk_gateway.stats.counters import PoolStats
+from pgtrunk_gateway.stats.recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pgtrunk_gateway.config.load import Loaded
     from pgtrunk_gateway.console.operations import Operations
     from pgtrunk_gateway.fronts.front import Front
     from pgtrunk_gateway.pool.pools import Pools
@@ -25,18 +29,36 @@ __all__ = ["Console"]
 
 
 class Console:
-    """Takes in whoever has logged in to it, from :meth:`enter` on. ``fronts`` gives those that are open."""
+    """Takes in whoever has logged in to it, from :meth:`enter` on.
+
+    ``fronts`` gives those that are open, ``loaded`` the configuration that is in force.
+    """
 
     def __init__(
-        self, operations: Operations, *, context: Context, pools: Pools, fronts: Callable[[], Sequence[Front]]
+        self,
+        operations: Operations,
+        *,
+        context: Context,
+        pools: Pools,
+        fronts: Callable[[], Sequence[Front]],
+        loaded: Callable[[], Loaded],
     ) -> None:
         self.sessions: set[ConsoleSession] = set()
         self.operations = operations
+        self.stats = PoolStats()
+        """What has been done at the console itself."""
+        self.recorder = Recorder(
+            self._read,
+            period=lambda: context.config.stats_period,
+            logs=lambda: context.config.log_stats,
+        )
         self.view = View(
             context=context,
             pools=pools,
             operations=operations,
             fronts=fronts,
+            recorder=self.recorder,
+            current=loaded,
             consoles=self.sessions,
             now=lambda: asyncio.get_running_loop().time(),
             wall=time.time,
@@ -53,11 +75,25 @@ class Console:
             "is_superuser": "on",
         }
 
+    def start(self) -> None:
+        """The gateway runs: averages are taken from now on."""
+        self.recorder.start()
+
+    def _read(self) -> dict[str, Figures]:
+        """The totals by database: what its pools have counted."""
+        figures: dict[str, Figures] = {}
+        for pool in self.view.pools:
+            counted = Figures.of(pool.stats, pool.counters.leases)
+            figures[pool.key.database] = figures.get(pool.key.database, Figures()) + counted
+        figures["pgbouncer"] = Figures.of(self.stats)
+        return figures
+
     def enter(self, session: Lifecycle, visit: Visit, rest: bytes) -> None:
         """Goes on with the transport of ``session``; ``rest`` came behind its login."""
         console = ConsoleSession(self, session, visit, rest)
         session.transport.set_protocol(console)
         self.sessions.add(console)
+        self.stats.login_count += 1
 
     def left(self, session: ConsoleSession) -> None:
         """Its connection is gone."""
@@ -68,6 +104,7 @@ class Console:
 
     async def close(self, patience: float) -> None:
         """The gateway stops; sessions have ``patience`` seconds to take their last message."""
+        self.recorder.stop()
         for session in list(self.sessions):
             session.end(ShuttingDown())
         gone = [session.gone for session in self.sessions]

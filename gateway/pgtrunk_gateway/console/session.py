@@ -49,6 +49,7 @@ class ConsoleSession(asyncio.Protocol):
         self.peer = session.peer
         self.address = session.address
         self.user = visit.user
+        self.application_name = visit.application_name
         self.database = visit.database
         self.admin = visit.admin
         self.transport = session.transport
@@ -161,6 +162,7 @@ class ConsoleSession(asyncio.Protocol):
     async def _run(self, call: Call) -> None:
         console = self._console
         self.asked_at = self._loop.time()
+        console.stats.xact_count += 1
         self._running = running = self._loop.create_task(
             run(call, console.view, console.operations, admin=self.admin), name=f"console C-{self.id} command"
         )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pgtrunk_gateway.config.load import Loaded
     from pgtrunk_gateway.config.settings import Config
     from pgtrunk_gateway.console.operations import Operations
     from pgtrunk_gateway.console.session import ConsoleSession
     from pgtrunk_gateway.fronts.front import Front
     from pgtrunk_gateway.pool.pools import Pools
     from pgtrunk_gateway.relay.context import Context
+    from pgtrunk_gateway.stats.recorder import Recorder
 
 __all__ = ["View"]
 
@@ -23,6 +25,10 @@ class View:
     pools: Pools
     operations: Operations
     fronts: Callable[[], Sequence[Front]]
+    recorder: Recorder
+    """The counters, and their averages."""
+    current: Callable[[], Loaded]
+    """The configuration as it was loaded."""
     consoles: Collection[ConsoleSession]
     """Sessions at the console, the one that looks among them."""
     now: Callable[[], float]
@@ -33,3 +39,11 @@ class View:
     @property
     def config(self) -> Config:
         return self.context.config
+
+    @property
+    def loaded(self) -> Loaded:
+        return self.current()
+
+    def userlist(self) -> Iterable[str]:
+        """The names in auth_file."""
+        return self.context.policy.userlist or ()

@@ -15,6 +15,7 @@ from pgtrunk_gateway.address import readable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pgtrunk.quic.driver import ConnectionDriver
     from pgtrunk_gateway.config.load import Loaded
     from pgtrunk_gateway.config.settings import Config
     from pgtrunk_gateway.fronts.front import SessionFactory
@@ -63,6 +64,11 @@ class QuicFront:
     def connections(self) -> int:
         """QUIC connections whose handshake is complete."""
         return sum(listener.connections for listener in self.listeners)
+
+    @property
+    def drivers(self) -> list[ConnectionDriver]:
+        """The connections themselves, for whoever wants to see more of them."""
+        return [driver for listener in self.listeners for driver in listener.drivers]
 
     @property
     def half_open(self) -> int:

@@ -1,6 +1,12 @@
-"""The shows, by subject. Importing them puts them into the registry, in the order in which HELP has them."""
+"""The shows, by subject. Importing them puts them into the registry, in the order in which HELP has them.
+
+PgBouncer's columns come first, with its names, types and order; what it does not have stands behind them.
+"""
 
 from pgtrunk_gateway.console.registry import SHOWS
-from pgtrunk_gateway.console.shows import about
 
-__all__ = ["SHOWS", "about"]
+# isort: off
+from pgtrunk_gateway.console.shows import about, pools, entries, sockets, statistics, quic, peers
+# isort: on
+
+__all__ = ["SHOWS", "about", "entries", "peers", "pools", "quic", "sockets", "statistics"]

@@ -1,0 +1,57 @@
+"""What a connection is doing, read off when somebody looks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .recovery import FlooredReno
+
+if TYPE_CHECKING:
+    from aioquic.quic.connection import NetworkAddress
+
+    from .driver import ConnectionDriver
+
+__all__ = ["Figures", "read_figures"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One connection at one moment. Times in seconds, sizes in bytes."""
+
+    peername: NetworkAddress | None
+    age: float
+    """Since its first packet."""
+    rtt: float
+    """The smoothed round trip time; 0 before there is a first sample."""
+    congestion_window: int
+    """What may be in flight."""
+    bytes_in_flight: int
+    """What is sent and neither acknowledged nor given up."""
+    packets_sent: int
+    packets_lost: int
+    """Packets that were taken for lost; see RFC 9002, section 6.1."""
+    received: int
+    """UDP payload, whatever was in it."""
+    sent: int
+    held: int
+    """Received and not consumed: what counts in the budgets."""
+
+
+def read_figures(driver: ConnectionDriver) -> Figures:
+    """The figures of ``driver`` now."""
+    quic = driver.quic
+    recovery = quic._loss
+    congestion = recovery._cc
+    return Figures(
+        peername=driver.peername,
+        age=driver.loop.time() - driver.opened_at,
+        rtt=recovery._rtt_smoothed,
+        congestion_window=recovery.congestion_window,
+        bytes_in_flight=recovery.bytes_in_flight,
+        packets_sent=quic._packet_number,
+        packets_lost=congestion.lost if isinstance(congestion, FlooredReno) else 0,
+        received=driver.received,
+        sent=driver.sent,
+        held=driver.held_bytes,
+    )

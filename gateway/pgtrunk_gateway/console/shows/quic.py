@@ -1,0 +1,63 @@
+"""QUIC connections and the streams in them. PgBouncer has nothing like it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from pgtrunk_gateway.address import readable
+from pgtrunk_gateway.console.columns import ints, longs, texts
+from pgtrunk_gateway.console.registry import show
+from pgtrunk_gateway.fronts.quic import QuicFront
+
+if TYPE_CHECKING:
+    from pgtrunk.quic.driver import ConnectionDriver
+    from pgtrunk_gateway.console.columns import Row
+    from pgtrunk_gateway.console.view import View
+
+__all__: list[str] = []
+
+
+@show(
+    "CONNECTIONS",
+    (
+        *ints("id"),
+        *texts("peer"),
+        *ints("age streams rtt_us cwnd in_flight"),
+        *longs("packets_sent packets_lost bytes_received bytes_sent held_bytes"),
+    ),
+)
+def show_connections(view: View) -> Iterable[Row]:
+    """Ages in seconds, round trip times in microseconds, all else in bytes or packets."""
+    for driver in _drivers(view):
+        figures = driver.figures()
+        yield (
+            driver.id,
+            readable(figures.peername) if isinstance(figures.peername, tuple) else "",
+            int(figures.age),
+            len(driver.streams),
+            int(figures.rtt * 1e6),
+            figures.congestion_window,
+            figures.bytes_in_flight,
+            figures.packets_sent,
+            figures.packets_lost,
+            figures.received,
+            figures.sent,
+            figures.held,
+        )
+
+
+@show("STREAMS", (*ints("connection"), *longs("stream"), *ints("session unread unacked"), *texts("state")))
+def show_streams(view: View) -> Iterable[Row]:
+    """``session`` is the id in SHOW CLIENTS; bytes that the session has not read, and that its client has not taken."""
+    for driver in _drivers(view):
+        for stream, transport in list(driver.streams.items()):
+            session = getattr(transport.get_protocol(), "id", None)
+            state = "closing" if transport.is_closing() else "open" if transport.is_reading() else "paused"
+            yield driver.id, stream, session, transport.unread, transport.get_write_buffer_size(), state
+
+
+def _drivers(view: View) -> Iterator[ConnectionDriver]:
+    for front in view.fronts():
+        if isinstance(front, QuicFront):
+            yield from sorted(front.drivers, key=lambda driver: driver.id)
