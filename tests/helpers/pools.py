@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from helpers.transports import FakeTransport
+from pgtrunk.wire import backend as server
 from pgtrunk.wire.backend import BackendKeyData
 from pgtrunk_gateway.config.settings import PoolKey
 from pgtrunk_gateway.pool import opening as opening_module
@@ -19,9 +20,11 @@ from pgtrunk_gateway.pool.target import Target
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.errors import GatewayError
+    from pgtrunk_gateway.pool.accounts import Account
     from pgtrunk_gateway.pool.backend import Backend
+    from pgtrunk_gateway.pool.host import Host
 
-__all__ = ["NoteTaker", "Server"]
+__all__ = ["NoteTaker", "Server", "answer", "asked"]
 
 PARAMETERS = {"client_encoding": "UTF8", "server_version": "18.0"}
 
@@ -34,14 +37,39 @@ class Server:
         """Under way, in the order in which they began."""
         self.begun = 0
         self.transports: list[FakeTransport] = []
+        self.targets: list[Target] = []
+        """Where each login went, from the first on."""
         self.rest = b""
         """What comes right behind each login."""
         monkeypatch.setattr(opening_module, "log_in", self._log_in)
-        target = Target(host="127.0.0.1", port=5432, dbname="shop", user="app")
-        self.pool = Pool(PoolKey("shop", "app"), target, PoolLimits(**limits), derive=_derive, tune=lambda _: None)
+        self.pool = self.add("shop", "app", **limits)
+
+    def add(
+        self,
+        database: str,
+        user: str,
+        *,
+        host: Host | None = None,
+        accounts: tuple[Account, ...] = (),
+        kept: bool = True,
+        **limits: Any,
+    ) -> Pool:
+        """A pool."""
+        target = Target(host="127.0.0.1", port=5432, dbname=database, user=user)
+        return Pool(
+            PoolKey(database, user),
+            target,
+            PoolLimits(**limits),
+            derive=_derive,
+            tune=lambda _: None,
+            host=host,
+            accounts=accounts,
+            kept=kept,
+        )
 
     async def _log_in(self, target: Target, **_: Any) -> Opened:
         self.begun += 1
+        self.targets.append(target)
         login: asyncio.Future[GatewayError | None] = asyncio.get_running_loop().create_future()
         self.logins.append(login)
         try:
@@ -69,15 +97,31 @@ class Server:
             login.set_result(error)
         await self.settle()
 
-    async def open(self, count: int = 1) -> list[Backend]:
+    async def open(self, count: int = 1, pool: Pool | None = None) -> list[Backend]:
         """The pool with ``count`` idle backends."""
-        takers = [NoteTaker(self.pool) for _ in range(count)]
+        pool = pool or self.pool
+        takers = [NoteTaker(pool) for _ in range(count)]
         for taker in takers:
             taker.wait()
         await self.answer()
         for taker in takers:
             taker.give_back()
-        return list(self.pool.idle)
+        return list(pool.idle)
+
+
+def asked(backend: Backend) -> str:
+    """What a backend was sent since the last time, as SQL; "" for nothing, or an empty query."""
+    transport = backend.transport
+    assert isinstance(transport, FakeTransport)
+    written = transport.take()
+    assert written[:1] in (b"", b"Q")
+    return written[5:-1].decode()
+
+
+def answer(backend: Backend, *, error: str = "", status: bytes = b"I") -> None:
+    """Postgres has run what the backend was sent."""
+    said = server.error("XX000", error) if error else server.command_complete("DONE")
+    backend.data_received(said + server.ready(status))
 
 
 async def _derive(_: object) -> Any:

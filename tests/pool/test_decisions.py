@@ -9,14 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgtrunk_gateway.pool.decisions import (
+    Check,
     Close,
     Connect,
     Idle,
     Situation,
+    Stale,
     Wake,
     decide,
     expires_at,
+    gives_way,
     pause_after,
+    to_evict,
 )
 from pgtrunk_gateway.pool.limits import PoolLimits
 
@@ -28,8 +32,12 @@ def situation(limits: dict[str, Any] | None = None, **values: Any) -> Situation:
     return Situation(**{"now": NOW, "limits": PoolLimits(**(limits or {})), **values})
 
 
-def idle(number: int, *, since: float = NOW, expires: float = NEVER) -> Idle:
-    return Idle(number, since, expires)
+def idle(number: int, *, since: float = NOW, expires: float = NEVER, stale: bool = False) -> Idle:
+    return Idle(number, since, expires, stale)
+
+
+def ids(decisions: list[Any], kind: type[Any]) -> list[int]:
+    return [decision.id for decision in decisions if isinstance(decision, kind)]
 
 
 def connects(decisions: list[Any]) -> int:
@@ -151,3 +159,129 @@ def test_whatever_the_situation(
         if isinstance(each, Wake):
             assert each.at >= NOW
             assert decisions[-1] is each
+
+
+@pytest.mark.parametrize(
+    ("values", "opened", "reserve"),
+    [
+        ({"waiting": 9, "busy": 5}, 0, 0),
+        ({"waiting": 9, "busy": 5, "overdue": 1}, 1, 1),
+        ({"waiting": 9, "busy": 5, "overdue": 9}, 3, 3),
+        ({"waiting": 9, "busy": 8, "overdue": 9}, 0, 0),
+        ({"waiting": 9, "busy": 7, "overdue": 9}, 1, 1),
+        # Those who are overdue are served first by what is under way.
+        ({"waiting": 9, "busy": 3, "connecting": 2, "overdue": 2}, 0, 0),
+        ({"waiting": 9, "busy": 3, "connecting": 2, "overdue": 4}, 2, 2),
+        ({"waiting": 9, "busy": 3, "overdue": 4}, 4, 2),
+        ({"waiting": 0, "busy": 5, "overdue": 0}, 0, 0),
+    ],
+)
+def test_the_reserve_is_for_those_who_have_waited_long(values: dict[str, Any], opened: int, reserve: int) -> None:
+    decisions = decide(situation({"size": 5, "reserve": 3, "reserve_timeout": 5}, **values))
+    assert connects(decisions) == opened
+    assert sum(each.reserve for each in decisions if isinstance(each, Connect)) == reserve
+
+
+def test_without_its_timeout_there_is_no_reserve() -> None:
+    limits = {"size": 5, "reserve": 3, "reserve_timeout": 0}
+    assert not connects(decide(situation(limits, waiting=9, busy=5, overdue=9)))
+
+
+CHECKED = {"check_query": "select 1", "check_delay": 30}
+
+
+def test_a_backend_grows_stale_and_the_next_to_do_so_is_looked_at_in_time() -> None:
+    backends = [idle(1, since=NOW - 31), idle(2, since=NOW - 30), idle(3, since=NOW - 12)]
+    assert decide(situation(CHECKED, idle=backends)) == [Stale(1), Stale(2), Wake(NOW + 18)]
+
+
+@pytest.mark.parametrize("limits", [{"check_query": None}, {"check_query": None, "check_delay": 0}])
+def test_without_a_check_query_none_grows_stale(limits: dict[str, Any]) -> None:
+    assert not ids(decide(situation(limits, idle=[idle(1, since=NOW - 100)])), Stale)
+
+
+@pytest.mark.parametrize(
+    ("values", "checked", "opened"),
+    [
+        ({"waiting": 0}, [], 0),
+        ({"waiting": 1}, [3], 0),
+        ({"waiting": 2}, [3, 2], 0),
+        ({"waiting": 5}, [3, 2, 1], 2),
+        ({"waiting": 2, "checking": 1}, [3], 0),
+        ({"waiting": 2, "checking": 2}, [], 0),
+        ({"waiting": 2, "connecting": 1}, [3], 0),
+    ],
+)
+def test_who_waits_has_stale_backends_checked_the_last_used_first(
+    values: dict[str, Any], checked: list[int], opened: int
+) -> None:
+    backends = [idle(number, since=NOW - 100 + number, stale=True) for number in (1, 2, 3)]
+    decisions = decide(situation(CHECKED, idle=backends, **values))
+    assert (ids(decisions, Check), connects(decisions)) == (checked, opened)
+
+
+def test_a_stale_backend_is_closed_when_its_time_is_up_like_any_other() -> None:
+    decisions = decide(situation(CHECKED, idle=[idle(1, since=NOW - 600, stale=True)], waiting=1))
+    assert (ids(decisions, Close), ids(decisions, Check), connects(decisions)) == ([1], [], 1)
+
+
+def test_a_paused_pool_closes_what_is_idle_and_opens_nothing() -> None:
+    paused = situation({"minimum": 3}, idle=[idle(1), idle(2, stale=True)], waiting=5, paused=True)
+    assert decide(paused) == [Close(1, "pause mode"), Close(2, "pause mode")]
+
+
+@pytest.mark.parametrize(("admits", "opened"), [(None, 7), (1, 1), (0, 0)])
+def test_a_server_that_is_suspect_is_tried_by_one(admits: int | None, opened: int) -> None:
+    assert connects(decide(situation(waiting=7, admits=admits))) == opened
+
+
+def test_a_pool_that_nobody_uses_does_not_open_its_minimum_but_keeps_it() -> None:
+    limits = {"minimum": 2}
+    assert not connects(decide(situation(limits, used=False)))
+    long_idle = [idle(1, since=NOW - 700), idle(2, since=NOW - 700)]
+    assert not ids(decide(situation(limits, used=False, idle=long_idle)), Close)
+
+
+def test_a_pool_that_has_become_smaller_closes_the_rest() -> None:
+    backends = [idle(1), idle(2), idle(3)]
+    decisions = decide(situation({"size": 3, "reserve": 1}, idle=backends, busy=3))
+    assert [each for each in decisions if isinstance(each, Close)] == [
+        Close(1, "too many servers in the pool"),
+        Close(2, "too many servers in the pool"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("needs", "chosen"),
+    [
+        ([], []),
+        ([(1, [])], None),
+        ([(1, [Idle(1, 5.0), Idle(2, 3.0)])], [2]),
+        ([(2, [Idle(1, 5.0), Idle(2, 3.0)])], [2, 1]),
+        ([(3, [Idle(1, 5.0), Idle(2, 3.0)])], None),
+        ([(1, [Idle(1, 5.0)]), (1, [Idle(2, 3.0)])], [1, 2]),
+        # Nobody loses a backend for nothing.
+        ([(1, [Idle(1, 5.0)]), (1, [])], None),
+    ],
+)
+def test_who_is_evicted(needs: list[tuple[int, list[Idle]]], chosen: list[int] | None) -> None:
+    assert to_evict(needs) == chosen
+
+
+NOBODY = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("own_oldest", "others", "gives"),
+    [
+        (10.0, [], False),
+        (10.0, [(5.0, 0)], True),
+        (10.0, [(15.0, 0)], False),
+        (10.0, [(5.0, 1)], False),
+        (10.0, [(5.0, 1), (7.0, 0)], True),
+        (NOBODY, [(5.0, 0)], True),
+        (NOBODY, [(5.0, 1)], False),
+    ],
+)
+def test_who_gives_way(own_oldest: float, others: list[tuple[float, int]], gives: bool) -> None:
+    assert gives_way(own_oldest, others) == gives
