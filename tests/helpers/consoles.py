@@ -92,6 +92,7 @@ class Room:
         self.lobby = Lobby(**lobby)
         self.context = self.lobby.context
         self.operations = FakeOperations()
+        self.visitors: list[Visitor] = []
         self.pools = Pools(self.context.config, None, derive=cast("Any", None), tune=lambda _: None)
         self.console = Console(
             self.operations,
@@ -102,16 +103,22 @@ class Room:
         )
         self.context.console = self.console
 
+    def arrive(self, **extra: Any) -> Visitor:
+        """A client that has connected; ``extra`` is what its transport knows."""
+        visitor = Visitor(self, **extra)
+        self.visitors.append(visitor)
+        return visitor
+
     async def enter(self, user: str = "boss", database: str = "pgbouncer", **extra: Any) -> Visitor:
         """A client that logs in, and has read the welcome."""
-        visitor = Visitor(self, **extra)
-        await visitor.send(StartupMessage(parameters={"user": user, "database": database}).encode())
+        visitor = self.arrive(**extra)
+        visitor.welcome = await visitor.send(StartupMessage(parameters={"user": user, "database": database}).encode())
         return visitor
 
     async def end(self) -> None:
         """All connections are over: nothing of them may be left."""
-        for session in list(self.console.sessions):
-            session.connection_lost(None)
+        for visitor in self.visitors:
+            visitor.leave()
         await self.lobby.end()
         assert self.console.sessions == set()
 
@@ -125,6 +132,7 @@ class Visitor:
         self.transport.set_protocol(session)
         session.connection_made(self.transport)
         self.welcome = b""
+        self.gone = False
 
     @property
     def session(self) -> ConsoleSession:
@@ -138,9 +146,15 @@ class Visitor:
 
     async def answer(self) -> bytes:
         """What has come by itself."""
-        for _ in range(30):
+        for _ in range(100):
             await asyncio.sleep(0)
         return self.transport.take()
+
+    def leave(self) -> None:
+        """The connection is over."""
+        if not self.gone:
+            self.gone = True
+            cast("asyncio.Protocol", self.transport.get_protocol()).connection_lost(None)
 
     async def query(self, sql: str) -> bytes:
         return await self.send(client.query(sql.encode()))

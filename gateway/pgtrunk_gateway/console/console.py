@@ -88,9 +88,9 @@ class Console:
         figures["pgbouncer"] = Figures.of(self.stats)
         return figures
 
-    def enter(self, session: Lifecycle, visit: Visit, rest: bytes) -> None:
-        """Goes on with the transport of ``session``; ``rest`` came behind its login."""
-        console = ConsoleSession(self, session, visit, rest)
+    def enter(self, session: Lifecycle, visit: Visit, rest: bytes, *, over: bool) -> None:
+        """Goes on with the transport of ``session``; see :class:`ConsoleSession`."""
+        console = ConsoleSession(self, session, visit, rest, over=over)
         session.transport.set_protocol(console)
         self.sessions.add(console)
         self.stats.login_count += 1

@@ -38,12 +38,15 @@ _LINGER: Final = 10.0
 
 
 class ConsoleSession(asyncio.Protocol):
-    """Takes over the transport of ``session``, which has logged in as ``visit``; ``rest`` came behind the login."""
+    """Takes over the transport of ``session``, which has logged in as ``visit``.
+
+    ``rest`` came behind the login; nothing more will where it is ``over``.
+    """
 
     backend: Backend | None = None
     """What a cancel request looks for: there never is one."""
 
-    def __init__(self, console: Console, session: Lifecycle, visit: Visit, rest: bytes) -> None:
+    def __init__(self, console: Console, session: Lifecycle, visit: Visit, rest: bytes, *, over: bool) -> None:
         self.id = session.id
         self.front = session.front
         self.peer = session.peer
@@ -62,10 +65,12 @@ class ConsoleSession(asyncio.Protocol):
         self._inbox = Inbox()
         if rest:
             self._inbox.data_received(rest)
+        if over:
+            self._inbox.connection_lost(None)
         self._reading = True
         self._writable = asyncio.Event()
         self._writable.set()
-        self._said_all = False
+        self._said_all = over
         """The client sends no more."""
         self._deadline: asyncio.Timeout | None = None
         self._running: asyncio.Task[Reply] | None = None
@@ -119,6 +124,7 @@ class ConsoleSession(asyncio.Protocol):
         try:
             await self._write(self._welcome())
             await self._converse()
+            await self._write(self._exchange.take())
             self._reason = "client close request"
         except ConnectionError:
             pass

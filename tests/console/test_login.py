@@ -1,0 +1,156 @@
+"""Who gets into the console, how, and with which rights."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import Any
+
+import pytest
+
+from helpers.consoles import Room, error, kinds, rows, tags
+from helpers.lobby import USERS
+from helpers.transports import FakeTransport
+from pgtrunk.wire import backend as server
+from pgtrunk.wire import frontend as client
+from pgtrunk.wire.framing import messages
+from pgtrunk.wire.startup import StartupMessage
+from pgtrunk_gateway.relay.visiting import peer_uid
+
+
+class UnixSocket:
+    """The client's end is a process of ``uid``."""
+
+    family = socket.AF_UNIX
+
+    def __init__(self, uid: int) -> None:
+        self.uid = uid
+
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        fields = (4711, self.uid, 0) if hasattr(socket, "SO_PEERCRED") else (0, self.uid)
+        return b"".join(field.to_bytes(4, "little") for field in fields)
+
+
+def unix(uid: int | None = None) -> dict[str, Any]:
+    return {"socket": UnixSocket(os.getuid() if uid is None else uid)}
+
+
+def reported(welcome: bytes) -> dict[str, str]:
+    return dict(server.parse_parameter_status(welcome[s + 5 : e]) for k, s, e in messages(welcome) if k == ord("S"))
+
+
+async def startup(room: Room, user: str, database: str = "pgbouncer", **extra: Any) -> bytes:
+    visitor = await room.enter(user, database, **extra)
+    return visitor.welcome
+
+
+@pytest.mark.parametrize("database", ["pgbouncer", "pgtrunk", "gateway"])
+async def test_all_three_names_lead_here(database: str) -> None:
+    room = Room()
+    welcome = await startup(room, "boss", database)
+    assert kinds(welcome) == "RSSSSSSSSKZ"
+    assert reported(welcome)["server_version"].endswith("/pgtrunk")
+    assert reported(welcome)["client_encoding"] == "UTF8"
+    await room.end()
+
+
+async def test_a_session_here_counts_against_no_limit() -> None:
+    room = Room(max_client_conn=0)
+    visitor = await room.enter()
+    assert room.context.admitted == 0
+    assert room.context.counters.opened == room.context.counters.closed + 1
+    assert tags(await visitor.query("SHOW VERSION")) == ["SHOW"]
+    await room.end()
+
+
+@pytest.mark.parametrize("user", ["pgbouncer", "pgtrunk"])
+async def test_who_runs_the_gateway_needs_no_password_on_the_unix_socket(user: str) -> None:
+    room = Room(auth_type="scram-sha-256", users=USERS)
+    visitor = await room.enter(user, **unix())
+    assert kinds(visitor.welcome).endswith("KZ")
+    assert tags(await visitor.query("PAUSE")) == ["PAUSE"]
+    await room.end()
+
+
+@pytest.mark.parametrize("extra", [{}, unix(os.getuid() + 1), {"socket": socket.socket()}])
+async def test_others_do(extra: dict[str, Any]) -> None:
+    room = Room(auth_type="scram-sha-256", users=USERS)
+    assert kinds(await startup(room, "pgbouncer", **extra)) == "R"
+    await room.end()
+    if "socket" in extra and isinstance(extra["socket"], socket.socket):
+        extra["socket"].close()
+
+
+async def test_the_owner_by_another_name_is_nobody() -> None:
+    room = Room(auth_type="scram-sha-256", users=USERS)
+    assert kinds(await startup(room, "root", **unix())) == "R"
+    await room.end()
+
+
+@pytest.mark.parametrize("auth_type", ["trust", "any"])
+async def test_others_are_not_allowed(auth_type: str) -> None:
+    room = Room(auth_type=auth_type)
+    refused = error(await startup(room, "app"))
+    assert (refused.severity, refused.sqlstate, refused.message) == ("FATAL", "42501", "not allowed")
+    await room.end()
+
+
+@pytest.mark.parametrize("auth_type", ["trust", "any"])
+async def test_stats_users_look_and_do_nothing(auth_type: str) -> None:
+    room = Room(auth_type=auth_type)
+    visitor = await room.enter("guest")
+    assert tags(await visitor.query("SHOW POOLS; SHOW HELP; SET datestyle = 'ISO'")) == ["SHOW", "SHOW", "SET"]
+    for command in ("PAUSE", "RELOAD", "SET verbose = 1", "SHOW FDS", "KILL_CLIENT 1"):
+        refused = error(await visitor.query(command))
+        assert (refused.sqlstate, refused.message) == ("42501", "admin access needed")
+    assert room.operations.asked == []
+    await room.end()
+
+
+async def test_the_login_is_the_one_for_any_database() -> None:
+    room = Room(auth_type="scram-sha-256", users=USERS, admin_users=("app",))
+    visitor = await room.enter("app")
+    assert kinds(visitor.welcome) == "R"
+    wrong = client.sasl_initial_response("SCRAM-SHA-256", b"n,,n=,r=abc")
+    assert kinds(await visitor.send(wrong)) == "R"
+    refused = error(await visitor.send(client.sasl_response(b"c=biws,r=abc,p=AAAA")))
+    assert refused.severity == "FATAL"
+    await room.end()
+
+
+async def test_what_comes_with_the_startup_packet_is_answered() -> None:
+    room = Room()
+    await room.enter()
+    packet = StartupMessage(parameters={"user": "boss", "database": "pgbouncer", "application_name": "probe"})
+    visitor = room.arrive()
+    answer = await visitor.send(packet.encode() + client.query(b"SHOW CLIENTS") + client.TERMINATE_MESSAGE)
+    assert kinds(answer) == "RSSSSSSSSKZTDDCZ"
+    assert {row["application_name"] for row in rows(answer)} == {"", "probe"}
+    assert visitor.transport.closing
+    await room.end()
+
+
+async def test_a_client_that_says_all_at_once_is_answered_too() -> None:
+    room = Room()
+    visitor = room.arrive()
+    packet = StartupMessage(parameters={"user": "boss", "database": "pgbouncer"})
+    protocol = visitor.transport.get_protocol()
+    assert isinstance(protocol, asyncio.Protocol)
+    protocol.data_received(packet.encode() + client.query(b"SHOW VERSION"))
+    protocol.eof_received()
+    assert kinds(await visitor.answer()) == "RSSSSSSSSKZTDCZ"
+    assert visitor.transport.closing
+    await room.end()
+
+
+def test_the_peer_of_a_socket_that_is_not_unix_is_unknown() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert peer_uid(FakeTransport(socket=ours)) == os.getuid()
+    with socket.socket() as tcp:
+        assert peer_uid(FakeTransport(socket=tcp)) is None
+    with socket.socket(socket.AF_UNIX) as closed:
+        closed.close()
+        assert peer_uid(FakeTransport(socket=closed)) is None
+    assert peer_uid(FakeTransport()) is None
