@@ -20,6 +20,7 @@ __all__ = [
     "LoginRefused",
     "TooManyFailures",
     "LoginTimeout",
+    "LookupFailed",
     "NoSuchDatabase",
     # limits and waiting
     "TooManyConnections",
@@ -125,6 +126,13 @@ class LoginTimeout(GatewayError):
 
     sqlstate = "57014"
     default = "client_login_timeout"
+
+
+class LookupFailed(GatewayError):
+    """auth_query, or what leads to it, is at fault: PgBouncer's words for it; `log` has the reason."""
+
+    sqlstate = "F0000"
+    default = "bouncer config error"
 
 
 class NoSuchDatabase(GatewayError):

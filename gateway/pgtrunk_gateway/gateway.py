@@ -22,6 +22,7 @@ from pgtrunk_gateway.fronts.opening import open_fronts
 from pgtrunk_gateway.fronts.quic import QuicFront
 from pgtrunk_gateway.fronts.tcp import tcp_tuner
 from pgtrunk_gateway.operations import GatewayOperations
+from pgtrunk_gateway.pool.lookups import Lookups
 from pgtrunk_gateway.pool.pools import Pools
 from pgtrunk_gateway.relay.context import Context
 from pgtrunk_gateway.relay.session import Session
@@ -70,6 +71,14 @@ class Gateway:
             pool=self.pools.get,
             random=os.urandom,
         )
+        self.lookups = Lookups(
+            config=lambda: self.context.config,
+            target=self.pools.target,
+            disabled=lambda name: (state := self.pools.databases.get(name)) is not None and state.disabled,
+            derive=self.derive,
+            tune=self._tune,
+        )
+        self.context.lookup = self.lookups.find
         self.stopping = Stopping(self)
         self.operations = GatewayOperations(self, open_log)
         self.console = Console(self.operations, context=self.context, pools=self.pools, fronts=lambda: self.fronts)
@@ -148,6 +157,7 @@ class Gateway:
         # What ran for them ends with them: Postgres would not notice before it has something to say.
         await self.cancels.close(_LAST_WORDS)
         await self.pools.close(ShuttingDown())
+        await self.lookups.close()
         await self.context.sessions_end(_LAST_WORDS)
         for session in list(self.context.sessions):
             session.transport.abort()

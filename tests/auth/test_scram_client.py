@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from pgtrunk.errors import PgtrunkError, ProtocolViolation
 from pgtrunk_gateway.auth import ClientExchange, Derivation, ScramKeys, ServerExchange
-from pgtrunk_gateway.auth.scram_client import MAX_ITERATIONS, MAX_MESSAGE
+from pgtrunk_gateway.auth.scram import MAX_ITERATIONS
+from pgtrunk_gateway.auth.scram_client import MAX_MESSAGE
 from pgtrunk_gateway.errors import BackendRefused
 
 NONCE = b"123456789012345678"

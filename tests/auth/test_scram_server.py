@@ -11,7 +11,7 @@ from scramp import ScramClient
 
 from pgtrunk_gateway.auth import ClientExchange, Derivation, ScramSecret, ServerExchange
 from pgtrunk_gateway.auth.scram_server import MAX_MESSAGE
-from pgtrunk_gateway.errors import AuthenticationFailed, GatewayError, NotSupported, ProtocolError
+from pgtrunk_gateway.errors import AuthenticationFailed, GatewayError, LoginRefused, NotSupported, ProtocolError
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 SECRET = Derivation("pencil", SALT, 4096).secret()
@@ -164,3 +164,108 @@ def test_no_final_message_gets_in(message: bytes, cut: int) -> None:
     for tried in (message, good[:cut] + message, good[:cut] + message + good[cut:]):
         with pytest.raises((ProtocolError, AuthenticationFailed)):
             server.final(tried, SECRET)
+
+
+# -- channel binding -------------------------------------------------------------------------------------------------
+
+CERTIFICATE = b"hash of our certificate"
+PLUS = b"p=tls-server-end-point,,n=,r=clientnonce"
+
+
+def bound(certificate: bytes | None = CERTIFICATE) -> ServerExchange:
+    return ServerExchange(SECRET.salt, SECRET.iterations, nonce=NONCE, channel_binding=certificate)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [(CERTIFICATE, CERTIFICATE), (None, CERTIFICATE), (CERTIFICATE, None), (None, None)]
+)
+def test_a_login_is_bound_where_both_can(theirs: bytes | None, ours: bytes | None) -> None:
+    offered = ["SCRAM-SHA-256-PLUS", "SCRAM-SHA-256"] if ours else ["SCRAM-SHA-256"]
+    client, server = ClientExchange(nonce=NONCE, channel_binding=theirs), bound(ours)
+    chosen = client.choose(offered)
+    assert chosen == ("SCRAM-SHA-256-PLUS" if theirs and ours else "SCRAM-SHA-256")
+    assert client.first()[:1] == (b"n" if theirs is None else b"p" if ours else b"y")
+    challenge = server.first(client.first(), plus=chosen.endswith("-PLUS"))
+    client.verify(server.final(client.final(client.challenge(challenge, "pencil").run()), SECRET))
+
+
+def test_an_independent_client_is_bound() -> None:
+    client = ScramClient(
+        ["SCRAM-SHA-256-PLUS"], "whoever", "pencil", channel_binding=("tls-server-end-point", CERTIFICATE)
+    )
+    server = bound()
+    client.set_server_first(server.first(client.get_client_first().encode(), plus=True).decode())
+    client.set_server_final(server.final(client.get_client_final().encode(), SECRET).decode())
+
+
+def test_someone_between_with_another_certificate() -> None:
+    client, server = ClientExchange(nonce=NONCE, channel_binding=b"hash of his certificate"), bound()
+    client.choose(["SCRAM-SHA-256-PLUS"])
+    challenge = server.first(client.first(), plus=True)
+    with pytest.raises(LoginRefused, match="SCRAM channel binding check failed"):
+        server.final(client.final(client.challenge(challenge, "pencil").run()), SECRET)
+
+
+def test_someone_between_who_takes_the_offer_away() -> None:
+    client = ClientExchange(nonce=NONCE, channel_binding=CERTIFICATE)
+    client.choose(["SCRAM-SHA-256"])
+    with pytest.raises(LoginRefused, match="SCRAM channel binding negotiation error"):
+        bound().first(client.first())
+
+
+def test_someone_between_who_changes_the_flag() -> None:
+    """The flag is under the proof."""
+    client, server = ClientExchange(nonce=NONCE, channel_binding=CERTIFICATE), bound()
+    client.choose(["SCRAM-SHA-256"])
+    challenge = server.first(b"n" + client.first()[1:])
+    with pytest.raises(ProtocolError):
+        server.final(client.final(client.challenge(challenge, "pencil").run()), SECRET)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "message", "plus", "error", "said"),
+    [
+        (bound(), b"n,,n=,r=x", True, ProtocolError, "malformed"),
+        (bound(), b"y,,n=,r=x", True, ProtocolError, "malformed"),
+        (bound(), PLUS, False, ProtocolError, "malformed"),
+        (
+            bound(),
+            PLUS.replace(b"server-end-point", b"unique"),
+            True,
+            ProtocolError,
+            "unsupported SCRAM channel-binding",
+        ),
+        (bound(), PLUS.replace(b",,n=", b",a=x,n="), True, NotSupported, "authorization identity"),
+        (bound(), PLUS.replace(b",,n=", b",,m=x,n="), True, NotSupported, "mandatory SCRAM extension"),
+        (bound(None), PLUS, False, NotSupported, "channel binding"),
+    ],
+)
+def test_flags_that_do_not_fit(
+    exchange: ServerExchange, message: bytes, plus: bool, error: type[GatewayError], said: str
+) -> None:
+    with pytest.raises(error, match=said) as caught:
+        exchange.first(message, plus=plus)
+    assert caught.value.severity == "FATAL"
+
+
+@pytest.mark.parametrize("binding", [b"", b"biws", b"eSws", b"cD10bHMtc2VydmVyLWVuZC1wb2ludCws"])
+def test_a_final_message_without_the_binding_that_was_announced(binding: bytes) -> None:
+    server = bound()
+    first = server.first(PLUS, plus=True)
+    with pytest.raises(LoginRefused, match="SCRAM channel binding check failed"):
+        server.final(final_for(first, binding=binding), SECRET)
+
+
+# -- two secrets -----------------------------------------------------------------------------------------------------
+
+
+def test_either_of_two_verifiers() -> None:
+    former = Derivation("former", SALT, 4096).secret()
+    for password, proved in (("pencil", SECRET), ("former", former)):
+        client, server = ClientExchange(nonce=NONCE), exchange()
+        keys = client.challenge(server.first(client.first()), password).run()
+        client.verify(server.final(client.final(keys), SECRET, former))
+        assert (server.proved, server.keys) == (proved, keys)
+    with pytest.raises(AuthenticationFailed):
+        exchange_final = exchange()
+        exchange_final.final(final_for(exchange_final.first(FIRST)))

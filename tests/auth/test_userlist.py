@@ -62,6 +62,27 @@ def test_of_two_entries_the_later_counts() -> None:
     assert parse('"a" "old"\n"a" "new"').get("a") == Plain("new")
 
 
+@pytest.mark.parametrize(
+    ("line", "secrets"),
+    [
+        ('"a" "new" previous "old"', ("new", "old")),
+        ('"a" "new"\tprevious"old"\r', ("new", "old")),
+        ('"a" "new" previous "o""ld" ; and the rest', ("new", 'o"ld')),
+        ('"a" "new"previous "old"', ("new",)),
+        ('"a" "new" previously "old"', ("new",)),
+        ('"a" "new" "old"', ("new",)),
+        ('"a" "old"\n"a" "new"', ("new",)),
+        ('"a" "new" previous "old"\n"a" "newer"', ("newer",)),
+        ('"a" "old"\n"a" "new" previous "old"', ("new", "old")),
+    ],
+)
+def test_a_previous_secret(line: str, secrets: tuple[str, ...]) -> None:
+    users = parse(line)
+    assert users.secrets("a") == tuple(map(Plain, secrets))
+    assert users.get("a") == Plain(secrets[0])
+    assert len(users) == 1 and users.secrets("b") is None
+
+
 def test_octets_that_are_no_utf_8_survive() -> None:
     secret = parse(b'"a" "caf\xe9"').get("a")
     assert isinstance(secret, Plain) and secret.password.encode("utf-8", "surrogateescape") == b"caf\xe9"
@@ -85,6 +106,12 @@ def test_octets_that_are_no_utf_8_survive() -> None:
         ('"' + "u" * (MAX_USER + 1) + '" "b"', "user name of 128 octets"),
         ('"a" "' + "p" * (MAX_SECRET + 1) + '"', "secret of 65531 octets"),
         ('"a" "SCRAM-SHA-256$4096:x"', "malformed SCRAM secret"),
+        ('"a" "b" previous', "behind the word previous"),
+        ('"a" "b" previous c', "behind the word previous"),
+        ('"a" "b" previous "c', "behind the word previous"),
+        ('"a" "b" previous "c\0"', "zero octet"),
+        ('"a" "b" previous "' + "p" * (MAX_SECRET + 1) + '"', "secret of 65531 octets"),
+        ('"a" "b" previous "SCRAM-SHA-256$4096:x"', "malformed SCRAM secret"),
     ],
 )
 def test_a_line_that_is_no_entry_is_named(line: str, complaint: str) -> None:
@@ -100,7 +127,7 @@ def test_a_missing_quote_does_not_pair_a_user_with_the_next_ones_name() -> None:
 
 
 def test_a_complaint_does_not_show_the_secret() -> None:
-    for line in ('"a" "hunter2', 'hunter2 "a"', '"a" "SCRAM-SHA-256$hunter2"', '"hunter2'):
+    for line in ('"a" "hunter2', 'hunter2 "a"', '"a" "SCRAM-SHA-256$hunter2"', '"hunter2', '"a" "b" previous hunter2'):
         with pytest.raises(ConfigError) as caught:
             parse(line)
         assert "hunter2" not in str(caught.value)

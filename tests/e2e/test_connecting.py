@@ -12,6 +12,7 @@ import pytest
 
 from pgtrunk.wire import backend as b
 from pgtrunk.wire.framing import encode
+from pgtrunk_gateway.auth import Plain
 from pgtrunk_gateway.errors import BackendRefused, BackendUnavailable, GatewayError
 from pgtrunk_gateway.pool.connect import log_in
 from pgtrunk_gateway.pool.target import Target
@@ -54,7 +55,7 @@ async def derive(derivation: Derivation) -> ScramKeys:
 async def failure(
     port: int, *, host: str = "127.0.0.1", timeout: float = 20, tune: Callable[[socket.socket], None] = ignore
 ) -> GatewayError:
-    target = Target(host=host, port=port, dbname="d", user="u", password="secret")
+    target = Target(host=host, port=port, dbname="d", user="u", secret=Plain("secret"))
     with pytest.raises(GatewayError) as caught:
         await log_in(target, timeout=timeout, derive=derive, tune=tune)
     return caught.value
@@ -84,7 +85,7 @@ async def test_a_server_that_hangs_up_while_the_password_is_derived() -> None:
 
     listening = await asyncio.start_server(speak, "127.0.0.1", 0)
     target = Target(
-        host="127.0.0.1", port=listening.sockets[0].getsockname()[1], dbname="d", user="u", password="secret"
+        host="127.0.0.1", port=listening.sockets[0].getsockname()[1], dbname="d", user="u", secret=Plain("secret")
     )
     with pytest.raises(BackendUnavailable, match="lost during login"):
         await log_in(target, timeout=20, derive=slowly, tune=ignore)
@@ -128,7 +129,7 @@ async def test_a_server_that_never_answers() -> None:
         (b"", BackendUnavailable, "lost during login"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", BackendRefused, "server login failed"),
         (encode(b"Q", b"select 1\0"), BackendRefused, "unexpected message 'Q'"),
-        (encode(b"R", b"\0\0\0\x05salt"), BackendRefused, "asks user 'u' for md5"),
+        (encode(b"R", b"\0\0\0\x07"), BackendRefused, "asks user 'u' for GSSAPI"),
         (b.error("57P03", "the database system is starting up", severity="FATAL"), BackendRefused, "starting up"),
         (b.authentication_sasl(["SCRAM-SHA-512"]), BackendRefused, "SCRAM-SHA-512"),
     ],

@@ -33,7 +33,12 @@ class Greeter:
         self.gate = asyncio.Event()
         self.gate.set()
         self.taken: set[object] = set()
+        self.entrusted: list[object] = []
+        """What clients have logged in with."""
         self.trouble = " The last connection failed: no."
+
+    def entrust(self, *credentials: object) -> None:
+        self.entrusted.append(credentials)
 
     async def greet(self) -> dict[str, str]:
         await self.gate.wait()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from helpers.postgres_model import PostgresModel
 from pgtrunk.wire.framing import messages
-from pgtrunk_gateway.auth import NONCE_LENGTH
+from pgtrunk_gateway.auth import NONCE_LENGTH, Plain
 from pgtrunk_gateway.pool.handshake import Derive, Handshake, Send
 from pgtrunk_gateway.pool.target import Target
 
@@ -22,7 +22,8 @@ class RawConnection:
     """Blocking, with a deadline of some seconds for each answer."""
 
     def __init__(self, server: EmbeddedPostgres, database: str) -> None:
-        target = Target(host=server.host, port=server.port, dbname=database, user=server.user, password=server.password)
+        secret = Plain(server.password)
+        target = Target(host=server.host, port=server.port, dbname=database, user=server.user, secret=secret)
         self._socket = socket.create_connection((server.host, server.port), timeout=10)
         self._data = b""
         self.handshake = Handshake(target, nonce=os.urandom(NONCE_LENGTH))

@@ -13,7 +13,7 @@ import pytest
 from helpers.cancelling import MOMENTS, Moment, cancel_at
 from pgtrunk.wire import backend as b
 from pgtrunk.wire.startup import parse_startup
-from pgtrunk_gateway.auth import Derivation, ScramKeys
+from pgtrunk_gateway.auth import Derivation, Plain, ScramKeys
 from pgtrunk_gateway.auth.scram_server import ServerExchange
 from pgtrunk_gateway.errors import BackendRefused, BackendUnavailable
 from pgtrunk_gateway.pool.connect import Opened, dial, log_in
@@ -49,7 +49,7 @@ class Server:
                 await writer.wait_closed()
 
     def target(self, password: str | None = None) -> Target:
-        return Target(host="127.0.0.1", port=self.port, dbname="shop", user="app", password=password)
+        return Target(host="127.0.0.1", port=self.port, dbname="shop", user="app", secret=Plain(password or ""))
 
 
 @asynccontextmanager

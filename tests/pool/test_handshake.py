@@ -1,8 +1,9 @@
-"""The gateway's login at Postgres, message by message: trust, SCRAM, what is refused, and what is no login at all."""
+"""The gateway's login at Postgres, message by message: each method, pass-through, what is refused, and nonsense."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterator
 
 import pytest
@@ -12,16 +13,16 @@ from hypothesis import strategies as st
 from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import backend as b
 from pgtrunk.wire.framing import HEADER_SIZE, encode, messages
-from pgtrunk.wire.frontend import parse_sasl_initial_response
+from pgtrunk.wire.frontend import parse_sasl_initial_response, password
 from pgtrunk.wire.startup import StartupMessage, parse_startup
-from pgtrunk_gateway.auth import NONCE_LENGTH
+from pgtrunk_gateway.auth import MD5, NONCE_LENGTH, Plain, ScramKeys, Secret
 from pgtrunk_gateway.auth.scram import Derivation
 from pgtrunk_gateway.auth.scram_server import ServerExchange
 from pgtrunk_gateway.errors import BackendRefused, GatewayError
 from pgtrunk_gateway.pool.handshake import Derive, Handshake, Send
-from pgtrunk_gateway.pool.target import Target
+from pgtrunk_gateway.pool.target import Credentials, Target
 
-TARGET = Target(host="127.0.0.1", port=5432, dbname="shop", user="app", password="secret")
+TARGET = Target(host="127.0.0.1", port=5432, dbname="shop", user="app", secret=Plain("secret"))
 WELCOME = (
     b.authentication_ok()
     + b.parameter_status("server_version", "18.0")
@@ -32,8 +33,17 @@ WELCOME = (
 
 
 def handshake(password: str | None = "secret") -> Handshake:
-    target = Target(host="127.0.0.1", port=5432, dbname="shop", user="app", password=password)
-    return Handshake(target, nonce=bytes(NONCE_LENGTH))
+    return log_in_with(None if password is None else Plain(password))
+
+
+def log_in_with(
+    secret: Secret | None, keys: ScramKeys | None = None, *, channel_binding: bytes | None = None
+) -> Handshake:
+    """The login of a user whose secret is in the configuration; a client has proved ``keys``."""
+    target = Target(host="127.0.0.1", port=5432, dbname="shop", user="app", secret=secret)
+    if secret is not None:
+        target = target.entrust(secret, keys)
+    return Handshake(target, nonce=bytes(NONCE_LENGTH), channel_binding=channel_binding)
 
 
 def converse(login: Handshake, data: bytes, size: int = 1 << 20) -> bytes:
@@ -138,9 +148,125 @@ def test_scram_out_of_turn(said: bytes) -> None:
         converse(handshake(), said)
 
 
-def test_without_a_password() -> None:
+CLEAR = b.authentication_cleartext_password()
+SALTED = b.authentication_md5_password(b"salt")
+OFFER = b.authentication_sasl(["SCRAM-SHA-256"])
+STORED = Derivation("secret", b"odd", 7).secret()
+KEYS = Derivation("secret", b"odd", 7).run()
+
+
+@sizes
+def test_a_password_in_clear(size: int) -> None:
+    login = handshake()
+    assert converse(login, CLEAR, size) == password(b"secret")
+    assert login.gave_password
+    converse(login, WELCOME, size)
+    assert login.done
+
+
+@pytest.mark.parametrize("secret", [Plain("secret"), MD5.of("app", "secret")])
+def test_md5(secret: Secret) -> None:
+    login = log_in_with(secret)
+    # md5(md5("secretapp") + "salt"), as PostgreSQL computes it.
+    assert converse(login, SALTED) == password(b"md5" + md5(md5(b"secretapp") + b"salt"))
+    assert not login.gave_password
+
+
+def md5(data: bytes) -> bytes:
+    return hashlib.md5(data).hexdigest().encode()
+
+
+@pytest.mark.parametrize(
+    ("secret", "asked", "log"),
+    [
+        (MD5.of("app", "secret"), CLEAR, "cannot do cleartext authentication: wrong password type"),
+        (STORED, CLEAR, "cannot do cleartext authentication: wrong password type"),
+        (STORED, SALTED, "cannot do MD5 authentication: wrong password type"),
+        (MD5.of("app", "secret"), OFFER, "cannot do SCRAM authentication: wrong password type"),
+        (
+            STORED,
+            OFFER,
+            "cannot do SCRAM authentication: password is SCRAM secret but client authentication did not"
+            " provide SCRAM keys",
+        ),
+    ],
+)
+def test_a_secret_that_cannot_serve_the_method(secret: Secret, asked: bytes, log: str) -> None:
+    """In PgBouncer's words."""
     with pytest.raises(BackendRefused) as raised:
-        converse(handshake(None), Scram().offer())
+        converse(log_in_with(secret), asked)
+    assert (raised.value.message, raised.value.log) == ("server login failed: wrong password type", log)
+
+
+@pytest.mark.parametrize("salt", [b"", b"sal", b"salty"])
+def test_an_md5_salt_that_is_none(salt: bytes) -> None:
+    with pytest.raises(ProtocolViolation):
+        converse(handshake(), b.authentication_md5_password(salt))
+
+
+@sizes
+def test_pass_through(size: int) -> None:
+    login, exchange = log_in_with(STORED, KEYS), ServerExchange(b"odd", 7, nonce=b"n" * NONCE_LENGTH)
+    first = parse_sasl_initial_response(converse(login, OFFER, size)[HEADER_SIZE:])
+    assert first.data is not None
+    proof = converse(login, b.authentication_sasl_continue(exchange.first(first.data)), size)
+    final = b.authentication_sasl_final(exchange.final(proof[HEADER_SIZE:], STORED))
+    assert converse(login, final + WELCOME, size) == b""
+    assert login.done
+
+
+@pytest.mark.parametrize(("salt", "iterations"), [(b"odder", 7), (b"odd", 8)])
+def test_pass_through_to_a_server_with_another_secret(salt: bytes, iterations: int) -> None:
+    login, exchange = log_in_with(STORED, KEYS), ServerExchange(salt, iterations, nonce=b"n" * NONCE_LENGTH)
+    first = parse_sasl_initial_response(converse(login, OFFER)[HEADER_SIZE:])
+    assert first.data is not None
+    with pytest.raises(BackendRefused, match="the server has another SCRAM secret of user 'app'"):
+        converse(login, b.authentication_sasl_continue(exchange.first(first.data)))
+
+
+@pytest.mark.parametrize(
+    ("offered", "binding", "chosen", "flag"),
+    [
+        (["SCRAM-SHA-256-PLUS", "SCRAM-SHA-256"], b"hash", "SCRAM-SHA-256-PLUS", b"p=tls-server-end-point,,"),
+        (["SCRAM-SHA-256"], b"hash", "SCRAM-SHA-256", b"y,,"),
+        (["SCRAM-SHA-256-PLUS", "SCRAM-SHA-256"], None, "SCRAM-SHA-256", b"n,,"),
+    ],
+)
+def test_channel_binding(offered: list[str], binding: bytes | None, chosen: str, flag: bytes) -> None:
+    login = log_in_with(Plain("secret"), channel_binding=binding)
+    first = parse_sasl_initial_response(converse(login, b.authentication_sasl(offered))[HEADER_SIZE:])
+    assert first.mechanism == chosen
+    assert first.data is not None and first.data.startswith(flag)
+
+
+def test_what_a_client_has_proved_counts_for_as_long_as_its_secret() -> None:
+    target = Target(host="h", port=1, dbname="d", user="app", secret=STORED)
+    proved = target.entrust(STORED, KEYS)
+    assert proved == target
+    assert proved.credentials == Credentials(STORED, KEYS)
+    assert proved.entrust(STORED, None) is proved
+    assert repr(KEYS.client_key) not in repr(proved)
+    # A reload: the same secret, another one, none at all.
+    assert target.succeeding(proved).credentials == Credentials(STORED, KEYS)
+    other = Derivation("other", b"odd", 7).secret()
+    for secret in (other, None, Plain("secret")):
+        changed = Target(host="h", port=1, dbname="d", user="app", secret=secret).succeeding(proved)
+        assert changed.credentials == Credentials(secret)
+    # A client's secret never takes the place of the one in the configuration.
+    assert Target(host="h", port=1, dbname="d", user="app", secret=Plain("secret")).entrust(
+        STORED, KEYS
+    ).credentials == (Credentials(Plain("secret")))
+    # A user of auth_query: nothing is in the configuration.
+    found = Target(host="h", port=1, dbname="d", user="app").entrust(STORED, KEYS)
+    assert found.credentials == Credentials(STORED, KEYS)
+    assert found.entrust(other, None).credentials == Credentials(other)
+
+
+@pytest.mark.parametrize("asked", [OFFER, CLEAR, SALTED])
+@pytest.mark.parametrize("secret", [None, ""])
+def test_without_a_password(secret: str | None, asked: bytes) -> None:
+    with pytest.raises(BackendRefused) as raised:
+        converse(handshake(secret), asked)
     assert raised.value.sqlstate == "28P01"
     assert "no password for user 'app'" in raised.value.message
     assert raised.value.hint is not None
@@ -149,8 +275,6 @@ def test_without_a_password() -> None:
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        (encode(b"R", b"\0\0\0\3"), "password in clear"),
-        (encode(b"R", b"\0\0\0\5salt"), "md5"),
         (encode(b"R", b"\0\0\0\7"), "GSSAPI"),
         (encode(b"R", b"\0\0\0\x09"), "SSPI"),
         (encode(b"R", b"\0\0\0\x63"), "method 99"),

@@ -43,6 +43,8 @@ __all__ = [
     "Authentication",
     "BackendKeyData",
     "ErrorFields",
+    "authentication_cleartext_password",
+    "authentication_md5_password",
     "authentication_ok",
     "authentication_sasl",
     "authentication_sasl_continue",
@@ -111,6 +113,15 @@ def parse_authentication(body: bytes) -> Authentication:
 
 def authentication_ok() -> bytes:
     return encode(b"R", struct.pack("!i", 0))
+
+
+def authentication_cleartext_password() -> bytes:
+    return encode(b"R", struct.pack("!i", 3))
+
+
+def authentication_md5_password(salt: bytes) -> bytes:
+    """``salt``: 4 octets."""
+    return encode(b"R", struct.pack("!i", 5) + salt)
 
 
 def authentication_sasl(mechanisms: Iterable[str]) -> bytes:

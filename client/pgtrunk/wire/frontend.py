@@ -44,6 +44,7 @@ __all__ = [
     "describe_statement",
     "execute",
     "parse",
+    "parse_password",
     "parse_sasl_initial_response",
     "password",
     "query",
@@ -133,6 +134,14 @@ def copy_fail(reason: bytes) -> bytes:
 
 def password(secret: bytes) -> bytes:
     return encode(b"p", secret + b"\0")
+
+
+def parse_password(body: bytes) -> bytes:
+    """The answer to a request for a password in clear, or hashed by MD5."""
+    secret, end = text(body)
+    if end != len(body):
+        raise ProtocolViolation("the password message has octets behind its terminating zero")
+    return secret
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,24 @@
-"""Who may log in: auth_file, SCRAM on both sides, the login dialogue, the brake on guessing. Without any I/O."""
+"""Who may log in: secrets, SCRAM on both sides, the login dialogue, the brake on guessing. Without any I/O."""
 
 from __future__ import annotations
 
-from pgtrunk_gateway.auth.limiter import LoginLimiter
-from pgtrunk_gateway.auth.login import (
+from pgtrunk_gateway.auth.actions import (
     Accepted,
     Action,
-    AuthType,
     Derive,
-    Login,
-    LoginPolicy,
+    LookUp,
     Refused,
+    SendCleartext,
+    SendMD5,
     SendSasl,
     SendSaslContinue,
     SendSaslFinal,
 )
+from pgtrunk_gateway.auth.certificate import ClientCertificate
+from pgtrunk_gateway.auth.limiter import LoginLimiter
+from pgtrunk_gateway.auth.login import Login
+from pgtrunk_gateway.auth.policy import AuthType, LoginPolicy
+from pgtrunk_gateway.auth.query import Answer, Found, request
 from pgtrunk_gateway.auth.scram import (
     DEFAULT_ITERATIONS,
     MECHANISM,
@@ -37,11 +41,19 @@ __all__ = [
     "Action",
     "Accepted",
     "Derive",
+    "LookUp",
     "Refused",
+    "SendCleartext",
+    "SendMD5",
     "SendSasl",
     "SendSaslContinue",
     "SendSaslFinal",
     "LoginLimiter",
+    "ClientCertificate",
+    # auth_query
+    "Answer",
+    "Found",
+    "request",
     # secrets
     "Userlist",
     "Secret",

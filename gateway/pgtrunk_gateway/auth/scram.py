@@ -22,8 +22,11 @@ from pgtrunk_gateway.auth.saslprep import saslprep
 from pgtrunk_gateway.auth.secret import KEY_LENGTH, ScramSecret
 
 __all__ = [
+    "BINDING_TYPE",
     "DEFAULT_ITERATIONS",
+    "MAX_ITERATIONS",
     "MECHANISM",
+    "MECHANISM_PLUS",
     "NONCE_LENGTH",
     "SALT_LENGTH",
     "Derivation",
@@ -37,12 +40,18 @@ __all__ = [
 ]
 
 MECHANISM = "SCRAM-SHA-256"
+MECHANISM_PLUS = "SCRAM-SHA-256-PLUS"
+"""The same, bound to the TLS connection that it runs in."""
+BINDING_TYPE = b"tls-server-end-point"
+"""The channel binding that PostgreSQL knows (RFC 5929, section 4): the hash of the server's certificate."""
 DEFAULT_ITERATIONS = 4096
 """As PostgreSQL's and PgBouncer's `scram_iterations`."""
 NONCE_LENGTH = 18
 """Random octets that each exchange needs, as PostgreSQL: 24 characters in base64."""
 SALT_LENGTH = 16
 """Octets of the salts that we make, as PostgreSQL."""
+MAX_ITERATIONS = 10_000_000
+"""What we compute at most, some seconds of a core. A server, or who poses as one, could ask for hours."""
 
 Running = TypeVar("Running")
 
@@ -136,13 +145,14 @@ class DerivationCache(Generic[Running]):
         return len(self._running)
 
 
-def mock_salt(user: str, key: bytes) -> bytes:
+def mock_salt(user: str, key: bytes, length: int = SALT_LENGTH) -> bytes:
     """The salt shown for a user of whom no stored one exists: always the same for one user and `key`.
 
     `key` is the gateway's secret. All workers of a fleet must share it and it should outlive a restart, since salts
     that differ where a stored one would not give away that the user does not exist.
     """
-    return keyed_hash(key, b"salt:" + user.encode("utf-8", "surrogateescape"))[:SALT_LENGTH]
+    name = user.encode("utf-8", "surrogateescape")
+    return hashlib.shake_256(keyed_hash(key, b"salt:" + name)).digest(length)
 
 
 def mock_verifier(user: str, key: bytes) -> ScramKeys:

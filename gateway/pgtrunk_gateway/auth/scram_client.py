@@ -2,7 +2,8 @@
 
 One object per login. Its expensive step is outside: `challenge` says which derivation is to be done, and `final` goes
 on with its result, or with keys got otherwise. The user name in SCRAM is left empty, as libpq does: PostgreSQL goes by
-the startup packet.
+the startup packet. In TLS the login is bound to the server's certificate wherever the server offers that; where it does
+not, the client's flag says that it would have been able to, and a server whose offer was taken away on the way refuses.
 """
 
 from __future__ import annotations
@@ -10,42 +11,85 @@ from __future__ import annotations
 import base64
 import hmac
 import re
+from collections.abc import Collection
 
 from pgtrunk.errors import ProtocolViolation
-from pgtrunk_gateway.auth.scram import Derivation, ScramKeys, keyed_hash, xor
+from pgtrunk_gateway.auth.scram import (
+    BINDING_TYPE,
+    MAX_ITERATIONS,
+    MECHANISM,
+    MECHANISM_PLUS,
+    Derivation,
+    ScramKeys,
+    keyed_hash,
+    xor,
+)
 from pgtrunk_gateway.errors import BackendRefused
 
-__all__ = ["MAX_ITERATIONS", "MAX_MESSAGE", "ClientExchange"]
+__all__ = ["MAX_MESSAGE", "ClientExchange"]
 
-MAX_ITERATIONS = 10_000_000
-"""What we compute for a server at most, some seconds of a core. A server, or who poses as one, could ask for hours."""
 MAX_MESSAGE = 4096
 """Octets of one SCRAM message from a server."""
 
-_GS2 = b"n,,"
 _SERVER_FIRST = re.compile(rb"r=([\x21-\x2b\x2d-\x7e]+),s=([A-Za-z0-9+/=]+),i=([0-9]{1,10})(?:,[A-Za-z]=[^,]*)*+")
 _SERVER_FINAL = re.compile(rb"([ev])=([^,]*)(?:,[A-Za-z]=[^,]*)*+")
 
 
 class ClientExchange:
-    """The client's messages for one login: `first`, `challenge`, `final`, `verify`, in this order."""
+    """The client's messages for one login: `choose`, `first`, `challenge` or `asked`, `final`, `verify`, in this order.
 
-    __slots__ = ("_first_bare", "_message", "_nonce", "_server_first", "_server_key", "_server_nonce")
+    Without `choose` it is plain SCRAM-SHA-256.
+    """
 
-    def __init__(self, *, nonce: bytes) -> None:
-        """`nonce`: `NONCE_LENGTH` fresh random octets."""
+    __slots__ = (
+        "_binding",
+        "_bound",
+        "_first_bare",
+        "_gs2",
+        "_message",
+        "_nonce",
+        "_server_first",
+        "_server_key",
+        "_server_nonce",
+    )
+
+    def __init__(self, *, nonce: bytes, channel_binding: bytes | None = None) -> None:
+        """`nonce`: `NONCE_LENGTH` fresh random octets. `channel_binding`: the tls-server-end-point of the server's
+        certificate; None outside of TLS."""
         self._nonce = base64.b64encode(nonce)
+        self._binding = channel_binding
+        self._gs2, self._bound = b"n,,", b""
         self._first_bare = b"n=,r=" + self._nonce
         self._server_first = self._server_nonce = self._message = self._server_key = b""
 
+    def choose(self, mechanisms: Collection[str]) -> str | None:
+        """The mechanism to take of those that the server offers; None where it offers none that we speak."""
+        if self._binding is not None and MECHANISM_PLUS in mechanisms:
+            self._gs2, self._bound = b"p=%b,," % BINDING_TYPE, self._binding
+            return MECHANISM_PLUS
+        self._gs2, self._bound = b"n,," if self._binding is None else b"y,,", b""
+        return MECHANISM if MECHANISM in mechanisms else None
+
     def first(self) -> bytes:
         """client-first-message."""
-        return _GS2 + self._first_bare
+        return self._gs2 + self._first_bare
 
     def challenge(self, server_first: bytes, password: str) -> Derivation:
         """server-first-message -> the derivation whose result `final` needs.
 
         Raises `ProtocolViolation` for a message that is malformed, answers another nonce, or asks for too much work.
+        """
+        salt, iterations = self.asked(server_first)
+        if iterations > MAX_ITERATIONS:
+            raise ProtocolViolation(
+                f"the server asks for {iterations} SCRAM iterations; the gateway computes from 1 to {MAX_ITERATIONS}"
+            )
+        return Derivation(password, salt, iterations)
+
+    def asked(self, server_first: bytes) -> tuple[bytes, int]:
+        """server-first-message -> salt and iterations of the keys that `final` needs.
+
+        Raises `ProtocolViolation` for a message that is malformed or answers another nonce.
         """
         match = _SERVER_FIRST.fullmatch(_checked(server_first))
         if match is None:
@@ -54,17 +98,15 @@ class ClientExchange:
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
             raise ProtocolViolation("invalid SCRAM challenge from the server: it answers another nonce")
         iterations = int(count)
-        if not 1 <= iterations <= MAX_ITERATIONS:
-            raise ProtocolViolation(
-                f"the server asks for {iterations} SCRAM iterations; the gateway computes from 1 to {MAX_ITERATIONS}"
-            )
+        if iterations < 1:
+            raise ProtocolViolation("the server asks for 0 SCRAM iterations")
         self._server_first = server_first
         self._server_nonce = nonce
-        return Derivation(password, _decode(salt), iterations)
+        return _decode(salt), iterations
 
     def final(self, keys: ScramKeys) -> bytes:
         """client-final-message."""
-        without_proof = b"c=%b,r=%b" % (base64.b64encode(_GS2), self._server_nonce)
+        without_proof = b"c=%b,r=%b" % (base64.b64encode(self._gs2 + self._bound), self._server_nonce)
         self._message = b",".join((self._first_bare, self._server_first, without_proof))
         self._server_key = keys.server_key
         proof = xor(keys.client_key, keyed_hash(keys.stored_key, self._message))

@@ -1,12 +1,13 @@
 """The secrets that the gateway may hold of a user, as typed values.
 
-They come from auth_file, later from auth_query too, and are told apart as PostgreSQL does for pg_authid.rolpassword.
+They come from auth_file and auth_query, and are told apart as PostgreSQL does for pg_authid.rolpassword.
 No value here shows itself in a repr: reprs reach logs.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -38,6 +39,15 @@ class MD5:
 
     digest: str = field(repr=False)
 
+    @classmethod
+    def of(cls, user: str, password: str) -> MD5:
+        """What PostgreSQL stores of `password`."""
+        return cls("md5" + _hexdigest((password + user).encode("utf-8", "surrogateescape")))
+
+    def answer(self, salt: bytes) -> bytes:
+        """What the client must say to AuthenticationMD5Password with this `salt`."""
+        return b"md5" + _hexdigest(self.digest[3:].encode() + salt).encode()
+
 
 @dataclass(frozen=True, slots=True)
 class ScramSecret:
@@ -57,6 +67,11 @@ class ScramSecret:
 
 
 Secret: TypeAlias = Plain | MD5 | ScramSecret
+
+
+def _hexdigest(data: bytes) -> str:
+    # Where OpenSSL forbids MD5 for security this must go on: what the protocol asks for is not ours to choose.
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
 def parse_secret(text: str) -> Secret:

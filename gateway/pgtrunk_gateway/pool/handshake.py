@@ -3,8 +3,10 @@
     start -> StartupMessage -> [AuthenticationSASL -> first -> Continue -> (derive keys) -> final -> Final] -> Ok
           -> ParameterStatus, BackendKeyData -> ReadyForQuery
 
-Trust and SCRAM-SHA-256 are spoken; another method is refused with words. An ErrorResponse becomes
-:class:`BackendRefused` with the server's own SQLSTATE and message.
+Trust, passwords in clear and by MD5, SCRAM-SHA-256 and, in TLS, SCRAM-SHA-256-PLUS are spoken; another method is
+refused with words. A password in clear serves all of them, an MD5 secret only MD5, a SCRAM secret only SCRAM, and that
+only once a client has proved the keys behind it (pass-through). An ErrorResponse becomes :class:`BackendRefused` with
+the server's own SQLSTATE and message.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pgtrunk.wire import backend as server
 from pgtrunk.wire import frontend as client
 from pgtrunk.wire.framing import MessageReader
 from pgtrunk.wire.startup import StartupMessage
-from pgtrunk_gateway.auth import MECHANISM, ClientExchange, Derivation, ScramKeys
+from pgtrunk_gateway.auth import MD5, MECHANISM, ClientExchange, Derivation, Plain, ScramKeys, ScramSecret, Secret
 from pgtrunk_gateway.errors import BackendRefused
 
 if TYPE_CHECKING:
@@ -28,7 +30,8 @@ __all__ = ["Derive", "Handshake", "Send"]
 
 _LIMIT = 1 << 20
 """Octets of one message before ReadyForQuery; a ParameterStatus may hold a long search_path."""
-_METHODS = {3: "password in clear", 5: "md5", 7: "GSSAPI", 9: "SSPI"}
+_MD5_SALT = 4
+_METHODS = {7: "GSSAPI", 9: "SSPI"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +52,28 @@ Step: TypeAlias = Send | Derive
 
 
 class Handshake:
-    """One login. ``nonce``: ``auth.NONCE_LENGTH`` fresh random octets."""
+    """One login. ``nonce``: ``auth.NONCE_LENGTH`` fresh random octets.
 
-    def __init__(self, target: Target, *, nonce: bytes) -> None:
+    ``channel_binding``: the tls-server-end-point of the server's certificate; None outside of TLS.
+    """
+
+    def __init__(self, target: Target, *, nonce: bytes, channel_binding: bytes | None = None) -> None:
         self.target = target
+        self.gave_password = False
+        """The server has asked for the password in clear, and got it."""
         self.parameters: dict[str, str] = {}
         self.key: server.BackendKeyData | None = None
         self.done = False
         """ReadyForQuery has come."""
         self._reader = MessageReader(_LIMIT)
-        self._scram = ClientExchange(nonce=nonce)
+        self._credentials = target.credentials
+        self._scram = ClientExchange(nonce=nonce, channel_binding=channel_binding)
         self._proving = False
 
     def start(self) -> bytes:
         """The startup packet."""
-        return StartupMessage(parameters={"user": self.target.user, "database": self.target.dbname}).encode()
+        names = {"user": self.target.user, "database": self.target.dbname}
+        return StartupMessage(parameters={**names, **dict(self.target.settings)}).encode()
 
     def feed(self, data: bytes) -> Iterator[Step]:
         """Takes what the server sent -> what to do.
@@ -110,29 +120,79 @@ class Handshake:
             case 0:
                 if self._proving:
                     raise ProtocolViolation("the server ended SCRAM without proving that it knows the user's secret")
+            case 3:
+                yield Send(client.password(self._clear()))
+                self.gave_password = True
+            case 5:
+                yield Send(client.password(self._md5(request.data)))
             case 10:
-                mechanisms = server.parse_sasl_mechanisms(request.data)
-                if MECHANISM not in mechanisms:
-                    raise self._unsupported(" or ".join(mechanisms))
-                self._password()
-                self._proving = True
-                yield Send(client.sasl_initial_response(MECHANISM, self._scram.first()))
+                yield self._choose(server.parse_sasl_mechanisms(request.data))
             case 11:
-                yield Derive(self._scram.challenge(request.data, self._password()))
+                yield self._prove(request.data)
             case 12:
                 self._scram.verify(request.data)
                 self._proving = False
             case code:
                 raise self._unsupported(_METHODS.get(code, f"method {code}"))
 
-    def _password(self) -> str:
-        if self.target.password is None:
+    def _clear(self) -> bytes:
+        match self._secret():
+            case Plain(password):
+                return password.encode("utf-8", "surrogateescape")
+            case _:
+                raise _wrong_type("cannot do cleartext authentication: wrong password type")
+
+    def _md5(self, salt: bytes) -> bytes:
+        if len(salt) != _MD5_SALT:
+            raise ProtocolViolation(f"the server's MD5 salt has {len(salt)} octets")
+        match self._secret():
+            case Plain(password):
+                return MD5.of(self.target.user, password).answer(salt)
+            case MD5() as secret:
+                return secret.answer(salt)
+            case ScramSecret():
+                raise _wrong_type("cannot do MD5 authentication: wrong password type")
+
+    def _choose(self, mechanisms: list[str]) -> Send:
+        mechanism = self._scram.choose(mechanisms)
+        if mechanism is None:
+            raise self._unsupported(" or ".join(mechanisms))
+        match self._secret():
+            case MD5():
+                raise _wrong_type("cannot do SCRAM authentication: wrong password type")
+            case ScramSecret() if self._credentials.keys is None:
+                raise _wrong_type(
+                    "cannot do SCRAM authentication: password is SCRAM secret but client authentication did not"
+                    " provide SCRAM keys"
+                )
+            case _:
+                self._proving = True
+                return Send(client.sasl_initial_response(mechanism, self._scram.first()))
+
+    def _prove(self, challenge: bytes) -> Step:
+        secret, keys = self._credentials.secret, self._credentials.keys
+        if isinstance(secret, Plain) and self._proving:
+            return Derive(self._scram.challenge(challenge, secret.password))
+        if not isinstance(secret, ScramSecret) or keys is None or not self._proving:
+            raise ProtocolViolation("the server goes on with SCRAM, which it has not begun")
+        if self._scram.asked(challenge) != (secret.salt, secret.iterations):
+            raise BackendRefused(
+                f"server login failed: the server has another SCRAM secret of user {self.target.user!r}",
+                sqlstate="28P01",
+                detail="Pass-through needs the same secret here and in Postgres, salt and iterations included.",
+                hint="Copy rolpassword from pg_authid to auth_file, or use auth_query.",
+            )
+        return self.derived(keys)
+
+    def _secret(self) -> Secret:
+        secret = self._credentials.secret
+        if secret is None or secret == Plain(""):
             raise BackendRefused(
                 f"no password for user {self.target.user!r}, which the server asks for",
                 sqlstate="28P01",
-                hint="Give password= in [databases], or the password in clear in auth_file.",
+                hint="Give password= in [databases], or the user's secret in auth_file.",
             )
-        return self.target.password
+        return secret
 
     def _unsupported(self, method: str) -> BackendRefused:
         return BackendRefused(
@@ -140,3 +200,13 @@ class Handshake:
             sqlstate="0A000",
             hint=f"Let pg_hba.conf ask the gateway for {MECHANISM.lower()} or trust.",
         )
+
+
+def _wrong_type(log: str) -> BackendRefused:
+    return BackendRefused(
+        "server login failed: wrong password type",
+        sqlstate="28P01",
+        detail="The secret that the gateway has cannot serve the method that the server asks for.",
+        hint="Let the client log in by SCRAM, or put the password in clear in auth_file or into [databases].",
+        log=log,
+    )

@@ -15,6 +15,7 @@ from pgtrunk_gateway.pool.stock import ERRANDS, Stock
 from pgtrunk_gateway.session.replies import IDLE
 
 if TYPE_CHECKING:
+    from pgtrunk_gateway.auth import ScramKeys, Secret
     from pgtrunk_gateway.pool.holder import Holder
     from pgtrunk_gateway.pool.host import Host
     from pgtrunk_gateway.pool.limits import PoolLimits
@@ -142,6 +143,14 @@ class Pool(Stock):
             self.taken.clear()
         self.taken.add(settings)
 
+    def entrust(self, secret: Secret, keys: ScramKeys | None) -> None:
+        """A client has logged in as this pool's user: see :meth:`Target.entrust`."""
+        before = self.target.credentials
+        self.target = self.target.entrust(secret, keys)
+        if self.target.credentials != before:
+            # What failed for want of them may succeed now.
+            self._backoff.succeeded()
+
     def _too_long(self) -> GatewayError:
         detail = (
             f"Pool {self.key} has {len(self.backends)} of {self.limits.size or 'unlimited'} backends, "
@@ -223,6 +232,7 @@ class Pool(Stock):
         """Other values from now on. Backends of another target are closed as soon as they are free."""
         lifetime, check = self.limits.lifetime, self.limits.check_query
         moved = target != self.target or limits.connect_query != self.limits.connect_query
+        target = target.succeeding(self.target)
         self.target, self.limits, self.kept = target, limits, kept
         if host is not self.host:
             self.host.tenants.discard(self)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pgtrunk_gateway.auth import Plain, Userlist
+from pgtrunk_gateway.auth import Plain, Secret, Userlist
 from pgtrunk_gateway.errors import ShuttingDown
 from pgtrunk_gateway.pool.accounts import Account
 from pgtrunk_gateway.pool.databases import Databases
@@ -130,7 +130,7 @@ class Pools:
                 self._remove(pool, "database removed")
             else:
                 pool.reconfigure(
-                    self._target(database, key.user),
+                    self.target(database, key.user),
                     self._limits(database, key.user),
                     host=self._host(database),
                     kept=database.user == key.user,
@@ -146,7 +146,7 @@ class Pools:
         self.databases.find(self._config, key.database)
         pool = self._pools[key] = Pool(
             key,
-            self._target(database, key.user),
+            self.target(database, key.user),
             self._limits(database, key.user),
             derive=self._derive,
             tune=self._tune,
@@ -220,13 +220,15 @@ class Pools:
             account = self.user_accounts[user] = Account("max_user_connections", limit)
         return account
 
-    def _target(self, database: DatabaseConfig, user: str) -> Target:
-        password = database.password if database.user == user else None
-        if password is None and self._userlist is not None:
+    def target(self, database: DatabaseConfig, user: str) -> Target:
+        """Where ``database`` is, and what the configuration has to log in there as ``user``."""
+        secret: Secret | None = None
+        if database.password is not None and database.user == user:
+            secret = Plain(database.password)
+        elif self._userlist is not None:
             secret = self._userlist.get(user)
-            password = secret.password if isinstance(secret, Plain) else None
         return Target(
-            host=database.host, port=database.port, dbname=database.server_dbname, user=user, password=password
+            host=database.host, port=database.port, dbname=database.server_dbname, user=user, secret=secret
         )
 
     def _limits(self, database: DatabaseConfig, user: str) -> PoolLimits:

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-__all__ = ["Target"]
+if TYPE_CHECKING:
+    from pgtrunk_gateway.auth import ScramKeys, Secret
+    from pgtrunk_gateway.tls import ServerTls
+
+__all__ = ["Credentials", "Target"]
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """How to log in at Postgres: by a password in clear, by an MD5 secret, or by a SCRAM secret and its ``keys``."""
+
+    secret: Secret | None = field(default=None, repr=False)
+    keys: ScramKeys | None = field(default=None, repr=False)
+    """The keys behind a SCRAM secret (pass-through); without them it is of no use here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,8 +30,39 @@ class Target:
     port: int
     dbname: str
     user: str
-    password: str | None = field(default=None, repr=False)
-    """In clear; None where the gateway has none."""
+    secret: Secret | None = field(default=None, repr=False)
+    """What the configuration has to log in with; None: nothing."""
+    tls: ServerTls | None = None
+    """How it is spoken to over TCP; None: in clear."""
+    settings: tuple[tuple[str, str], ...] = ()
+    """What goes into the startup packet beside the names (application_name and their like in [databases])."""
+    entrusted: Credentials | None = field(default=None, repr=False, compare=False)
+    """What a client of this user has logged in with; see :meth:`entrust`."""
+
+    @property
+    def credentials(self) -> Credentials:
+        """What to log in with. The configuration's own word comes first; a client may know the password behind it."""
+        entrusted = self.entrusted
+        if entrusted is not None and self.secret in (None, entrusted.secret):
+            return entrusted
+        return Credentials(self.secret)
+
+    def entrust(self, secret: Secret, keys: ScramKeys | None) -> Target:
+        """The same, after a client has logged in as this user, whose secret is ``secret``.
+
+        ``keys`` are those behind it where the client has proved them. They are kept for as long as the secret is the
+        same: a later login without proof does not take them away, one with another secret does.
+        """
+        before = self.entrusted
+        if keys is None and before is not None and before.secret == secret:
+            return self
+        return replace(self, entrusted=Credentials(secret, keys))
+
+    def succeeding(self, before: Target) -> Target:
+        """The same, taking the place of ``before`` after a reload: what clients have proved counts on if it can."""
+        if (self.user, self.secret) != (before.user, before.secret):
+            return self
+        return replace(self, entrusted=before.entrusted)
 
     @property
     def unix_path(self) -> str | None:

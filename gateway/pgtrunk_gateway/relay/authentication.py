@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from cryptography import x509
+
 from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import backend as server
 from pgtrunk.wire import frontend as client
@@ -12,45 +14,84 @@ from pgtrunk_gateway import auth
 from pgtrunk_gateway.errors import AuthenticationFailed, LoginRefused
 
 if TYPE_CHECKING:
+    from pgtrunk_gateway.config.settings import DatabaseConfig
     from pgtrunk_gateway.relay.context import Context
     from pgtrunk_gateway.relay.dialogue import Dialogue
 
 __all__ = ["authenticate"]
 
 
-async def authenticate(context: Context, dialogue: Dialogue, user: str, address: str | None) -> None:
-    """Returns when the client at ``address`` has shown that it is ``user``. Raises the error to refuse it with."""
+async def authenticate(
+    context: Context, dialogue: Dialogue, user: str, address: str | None, entry: DatabaseConfig | None
+) -> auth.Accepted:
+    """Returns when the client at ``address`` has shown that it is ``user``. Raises the error to refuse it with.
+
+    ``entry``: the database that it wants, whose auth_query knows users; None where there is none: then it is asked as
+    if there were.
+    """
     now = asyncio.get_running_loop().time
     login = auth.Login(
         context.policy,
         user,
         nonce=context.random(auth.NONCE_LENGTH),
         retry_after=lambda: context.limiter.allow(address, now()),
+        asks_query=context.config.resolve_auth_user(entry) is not None,
+        certificate=_certificate(dialogue),
+        channel_binding=dialogue.channel_binding,
     )
     actions = login.start()
     while True:
-        derivation: auth.Derivation | None = None
+        derivations: list[auth.Derivation] = []
         for action in actions:
             match action:
-                case auth.SendSasl(mechanisms):
-                    dialogue.write(server.authentication_sasl(mechanisms))
-                case auth.SendSaslContinue(data):
-                    dialogue.write(server.authentication_sasl_continue(data))
-                case auth.SendSaslFinal(data):
-                    dialogue.write(server.authentication_sasl_final(data))
                 case auth.Accepted():
                     context.limiter.succeeded(address, now())
-                    return
+                    return action
                 case auth.Refused(error):
                     if isinstance(error, AuthenticationFailed):
                         context.limiter.failed(address, now())
                     raise error
-                case auth.Derive():
-                    derivation = action.derivation
-        if derivation is not None:
-            actions = login.derived(await context.derive(derivation))
+                case auth.Derive(derivation):
+                    derivations.append(derivation)
+                case auth.LookUp():
+                    pass
+                case _:
+                    dialogue.write(_message(action))
+        if actions == (auth.LookUp(),):
+            actions = login.found(await context.lookup(entry, user) if entry is not None else None)
+        elif derivations:
+            actions = await _derive(context, login, derivations)
         else:
             actions = await _answer(dialogue, login)
+
+
+def _certificate(dialogue: Dialogue) -> auth.ClientCertificate | None:
+    certificate = dialogue.peer_certificate
+    return auth.ClientCertificate.of(certificate) if isinstance(certificate, x509.Certificate) else None
+
+
+def _message(action: auth.Action) -> bytes:
+    match action:
+        case auth.SendCleartext():
+            return server.authentication_cleartext_password()
+        case auth.SendMD5(salt):
+            return server.authentication_md5_password(salt)
+        case auth.SendSasl(mechanisms):
+            return server.authentication_sasl(mechanisms)
+        case auth.SendSaslContinue(data):
+            return server.authentication_sasl_continue(data)
+        case auth.SendSaslFinal(data):
+            return server.authentication_sasl_final(data)
+        case _:
+            raise AssertionError(action)
+
+
+async def _derive(context: Context, login: auth.Login, derivations: list[auth.Derivation]) -> tuple[auth.Action, ...]:
+    actions: tuple[auth.Action, ...] = ()
+    for derivation in derivations:
+        if actions := login.derived(await context.derive(derivation)):
+            break
+    return actions
 
 
 async def _answer(dialogue: Dialogue, login: auth.Login) -> tuple[auth.Action, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,7 +11,7 @@ from pgtrunk_gateway.tls import TlsKeeper
 
 if TYPE_CHECKING:
     from pgtrunk.wire.startup import CancelRequest
-    from pgtrunk_gateway.auth import LoginLimiter, LoginPolicy
+    from pgtrunk_gateway.auth import Found, LoginLimiter, LoginPolicy
     from pgtrunk_gateway.cancel.dispatch import Cancellable
     from pgtrunk_gateway.cancel.keys import CancelKey
     from pgtrunk_gateway.config.settings import Config, DatabaseConfig
@@ -59,6 +59,10 @@ class SessionCounters:
     closed: int = 0
 
 
+async def nobody(database: DatabaseConfig, user: str) -> None:
+    """Where there is no auth_query."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Context:
     """The gateway as its sessions see it."""
@@ -72,6 +76,8 @@ class Context:
     pool: Callable[[DatabaseConfig, str], Pool]
     """The pool of a database for a client's user."""
     random: Callable[[int], bytes]
+    lookup: Callable[[DatabaseConfig, str], Awaitable[Found | None]] = nobody
+    """What auth_query knows of a user, for a login to a database."""
     console: Door | None = None
     """What serves the database `pgbouncer`."""
     tls: TlsKeeper = field(default_factory=TlsKeeper)

@@ -171,8 +171,9 @@ class SessionLogin:
         if database in CONSOLE_NAMES and self._context.console is not None:
             return await log_in_to_console(self._context, self._dialogue, user, database, self._client.address)
         self._count()
-        await authenticate(self._context, self._dialogue, user, self._client.address)
         entry = self._context.config.database(database)
+        accepted = await authenticate(self._context, self._dialogue, user, self._client.address, entry)
+        user = accepted.user
         if entry is None:
             raise NoSuchDatabase(
                 f"no such database: {database}", hint='Add it to [databases], or an entry "*" for all others.'
@@ -180,6 +181,9 @@ class SessionLogin:
         ignored = self._context.config.ignore_startup_parameters
         wanted = wishes.settings(packet.parameters, ignored)
         pool = self._context.pool(entry, user)
+        if accepted.secret is not None and entry.user is None:
+            # A forced user has a password of its own: the client's must never take its place.
+            pool.entrust(accepted.secret, accepted.keys)
         self._pool = pool
         greeting = await pool.greet()
         wanted = wishes.carried(wanted, greeting, ignored)

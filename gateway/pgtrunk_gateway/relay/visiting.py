@@ -13,6 +13,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pgtrunk_gateway.config.entries import DatabaseConfig
 from pgtrunk_gateway.errors import NotAllowed
 from pgtrunk_gateway.relay.authentication import authenticate
 
@@ -53,7 +54,8 @@ async def log_in_to_console(
     if user in OWNERS and peer_uid(dialogue.transport) == os.getuid():
         return Visit(user, database, admin=True)
     if context.config.auth_type != "any":
-        await authenticate(context, dialogue, user, address)
+        # Who auth_query knows is looked up as for a database that has no settings of its own.
+        user = (await authenticate(context, dialogue, user, address, DatabaseConfig(name=database))).user
     return Visit(user, database, admin=_is_admin(context.config, user))
 
 
