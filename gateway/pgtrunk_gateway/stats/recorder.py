@@ -5,12 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from typing import Final, Protocol
 
 from pgtrunk_gateway.stats.averages import Averages, Figures
 
 __all__ = ["Recorder", "summary"]
 
 log = logging.getLogger(__name__)
+
+_SHORTEST: Final = 1.0
+"""Seconds. stats_period = 0 would have no end."""
+
+
+class Clock(Protocol):
+    """What is needed of an event loop."""
+
+    def time(self) -> float: ...
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle: ...
 
 
 class Recorder:
@@ -22,16 +34,17 @@ class Recorder:
         *,
         period: Callable[[], float],
         logs: Callable[[], bool],
+        clock: Clock | None = None,
     ) -> None:
         self.read = read
         self._period = period
         self._logs = logs
-        self._loop = asyncio.get_running_loop()
+        self._clock = clock or asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._averages = Averages(self._loop.time())
+        self._averages = Averages(self._clock.time())
 
     def start(self) -> None:
-        self._timer = self._loop.call_later(max(self._period(), 1.0), self._tick)
+        self._timer = self._clock.call_later(max(self._period(), _SHORTEST), self._tick)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -39,10 +52,10 @@ class Recorder:
 
     def averages(self, database: str, totals: Figures) -> Figures:
         """Those of a database by now, "" for all of them; ``totals`` are its own."""
-        return self._averages.of(database, totals, self._loop.time())
+        return self._averages.of(database, totals, self._clock.time())
 
     def _tick(self) -> None:
-        averages = self._averages.tick(self.read(), self._loop.time())
+        averages = self._averages.tick(self.read(), self._clock.time())
         if self._logs():
             log.info("%s", summary(averages))
         self.start()
