@@ -15,6 +15,7 @@ from pgtrunk_gateway.relay.context import Context
 from pgtrunk_gateway.relay.session import Session
 from pgtrunk_gateway.session.state import State
 from pgtrunk_gateway.session.statements import Catalogue
+from pgtrunk_gateway.stats.counters import PoolStats
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.errors import GatewayError
@@ -35,7 +36,15 @@ class Greeter:
         self.taken: set[object] = set()
         self.entrusted: list[object] = []
         """What clients have logged in with."""
+        self.stats = PoolStats()
         self.trouble = " The last connection failed: no."
+        self.sessions = 0
+
+    def enter(self) -> None:
+        self.sessions += 1
+
+    def exit(self) -> None:
+        self.sessions -= 1
 
     def entrust(self, *credentials: object) -> None:
         self.entrusted.append(credentials)
@@ -111,5 +120,7 @@ class Lobby:
         self.session.connection_lost(None)
         await self.settle()
         assert self.context.sessions == set()
-        assert self.context.admitted == 0
+        assert self.context.admitted == self.pool.sessions == 0
+        assert not self.context.tally.databases
+        assert not self.context.tally.users
         assert self.cancels.keys == []

@@ -28,9 +28,11 @@ from pgtrunk_gateway.pool.target import Target
 from pgtrunk_gateway.relay.context import Context
 from pgtrunk_gateway.relay.login import Admission
 from pgtrunk_gateway.relay.session import Session
+from pgtrunk_gateway.relay.terms import Terms
 from pgtrunk_gateway.session.parameters import profile
 from pgtrunk_gateway.session.replies import Replies
 from pgtrunk_gateway.session.statements import Catalogue, Prepared
+from pgtrunk_gateway.stats.counters import PoolStats
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.pool.holder import Holder
@@ -66,6 +68,7 @@ class Link:
         key = BackendKeyData(model.pid, b"\0\0\0\1")
         self.backend = Backend(self.transport, TARGET, key, replies, on_free=pool.give, on_lost=pool.lost)
         self.backend.expires = float("inf")
+        self.backend.stats = pool.stats
 
     def __repr__(self) -> str:
         return f"<Link {self.backend!r}>"
@@ -94,7 +97,15 @@ class ScriptedPool:
         self.waiting: OrderedDict[Holder, float] = OrderedDict()
         self.choose: Callable[[list[Backend]], int] = lambda free: 0
         self.gone: list[str] = []
+        self.sessions = 0
         self.taken: set[Profile] = set()
+        self.stats = PoolStats()
+
+    def enter(self) -> None:
+        self.sessions += 1
+
+    def exit(self) -> None:
+        self.sessions -= 1
 
     def take(self, holder: Holder) -> Backend | None:
         if not self.free or self.waiting:
@@ -160,18 +171,17 @@ class PairedClient:
         self.session.connection_made(self.transport)
         self.outbox: list[bytes] = []
         self.received = b""
-        pair.context.admitted += 1
         self.session.admitted(
             Admission(
                 context=pair.context,
                 user="user",
                 database="db",
                 pool=cast("Pool", pair.pool),
+                place=pair.context.tally.enter(1000),
                 key=CancelKey(1, b"\0\0\0\0"),
                 profile=profile({**DEFAULTS, **settings}),
                 certain=pair.certain,
-                query_wait_timeout=0,
-                idle_transaction_timeout=pair.idle_transaction_timeout,
+                terms=pair.terms,
             ),
             b"",
         )
@@ -218,13 +228,14 @@ class SessionPair:
         backends: int = 2,
         prepared: int = 200,
         split: Splitter = whole,
-        idle_transaction_timeout: float = 0.0,
+        terms: Terms | None = None,
         certain: bool = True,
         **config: Any,
     ) -> None:
         self.store = Store()
         self.split = split
-        self.idle_transaction_timeout = idle_transaction_timeout
+        self.terms = terms or Terms(tracked=prepared > 0)
+        """What holds for the clients that connect."""
         self.certain = certain
         """Whether the clients' settings are known to be ones that the server takes."""
         self.pool = ScriptedPool()

@@ -25,6 +25,7 @@ from pgtrunk.wire.frontend import (
 from pgtrunk_gateway.errors import ShuttingDown
 from pgtrunk_gateway.pool.backend import BackendState
 from pgtrunk_gateway.relay import lifecycle
+from pgtrunk_gateway.relay.terms import Terms
 from pgtrunk_gateway.session.state import State
 
 INSERT = b"insert into t values (1)"
@@ -271,7 +272,7 @@ async def test_a_message_out_of_turn_costs_the_backend_and_no_more() -> None:
 
 @pytest.mark.parametrize("busy", ["in a transaction", "in a failed transaction", "in an open batch"])
 async def test_idle_transaction_timeout(busy: str) -> None:
-    pair = SessionPair(backends=1, idle_transaction_timeout=0.02)
+    pair = SessionPair(backends=1, terms=Terms(idle_transaction_timeout=0.02))
     client = pair.connect()
     for step in BUSY[busy]:
         client.send(step)
@@ -284,7 +285,7 @@ async def test_idle_transaction_timeout(busy: str) -> None:
 
 @pytest.mark.parametrize("busy", ["in a query", "in a copy"])
 async def test_who_runs_something_is_not_idle(busy: str) -> None:
-    pair = SessionPair(backends=1, idle_transaction_timeout=0.01)
+    pair = SessionPair(backends=1, terms=Terms(idle_transaction_timeout=0.01))
     client = pair.connect()
     client.send(query(b"begin"))
     for step in BUSY[busy]:
@@ -294,7 +295,7 @@ async def test_who_runs_something_is_not_idle(busy: str) -> None:
 
 
 async def test_a_transaction_that_goes_on_in_time_is_left_alone() -> None:
-    pair = SessionPair(backends=1, idle_transaction_timeout=0.2)
+    pair = SessionPair(backends=1, terms=Terms(idle_transaction_timeout=0.2))
     client = pair.connect()
     client.send(query(b"begin"))
     for _ in range(8):

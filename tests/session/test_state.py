@@ -35,9 +35,15 @@ EXPECTED: dict[State, dict[Event, tuple[State, tuple[Effect, ...]]]] = {
         E.VANISHED: (S.CLOSED, (F.LEAVE, F.CLOSE)),
         E.FAILED: (S.CLOSED, (F.LEAVE, F.TELL, F.CLOSE)),
     },
-    S.LEASED: {E.UNPINNED: (S.HOLDING, ()), E.SETTLED: (S.IDLE, (F.RELEASE,)), **ENDS_LEASED},
+    S.LEASED: {
+        E.UNPINNED: (S.HOLDING, ()),
+        E.SETTLED: (S.IDLE, (F.RELEASE,)),
+        E.KEPT: (S.LEASED, ()),
+        **ENDS_LEASED,
+    },
     S.HOLDING: {
         E.SETTLED: (S.IDLE, (F.RELEASE, F.RESUME)),
+        E.KEPT: (S.LEASED, (F.RESUME,)),
         E.UNPINNED_FAILED: (S.SKIPPING, (F.RELEASE, F.RESUME)),
         **ENDS_LEASED,
     },

@@ -1,4 +1,4 @@
-"""The life of a session: its events, what they entail, its timeouts and its end.
+"""The life of a session: its events, what they entail, and its end.
 
 The base of :class:`~pgtrunk_gateway.relay.session.Session`, which adds the bytes. The table of states is in
 :mod:`~pgtrunk_gateway.session.state`; here is how each of its effects is done.
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from pgtrunk.wire import backend as server
 from pgtrunk_gateway.address import readable
-from pgtrunk_gateway.errors import GatewayError, IdleTransactionTimeout, QueryCanceled, ShuttingDown
+from pgtrunk_gateway.errors import GatewayError, QueryCanceled, ShuttingDown
+from pgtrunk_gateway.relay.visible import Visible
 from pgtrunk_gateway.session.inbound import Inbound
-from pgtrunk_gateway.session.replies import IDLE
 from pgtrunk_gateway.session.requests import Requests
 from pgtrunk_gateway.session.shapes import OTHER
 from pgtrunk_gateway.session.state import Effect, Event, State, step
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.relay.login import Admission, SessionLogin
     from pgtrunk_gateway.session.parameters import Profile
 
-__all__ = ["FULL", "HELD", "Lifecycle"]
+__all__ = ["FULL", "HELD", "SUSPENDED", "Lifecycle"]
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +36,15 @@ HELD: Final = 1
 """Reading is paused since enough is held."""
 FULL: Final = 2
 """Reading is paused since the backend's socket is full."""
+SUSPENDED: Final = 4
+"""Reading is paused since the gateway is suspended."""
 
 
-class Lifecycle(asyncio.Protocol):
+class Lifecycle(Visible):
     """A session without its bytes. ``front`` names where it came in."""
 
     def __init__(self, context: Context, front: str) -> None:
+        super().__init__()
         self.id = next(_ids)
         self.context = context
         self.front = front
@@ -73,12 +76,10 @@ class Lifecycle(asyncio.Protocol):
         self._client_full = False
         self._unpinned_failed = False
         self._error: GatewayError | None = None
+        self._keeping: str | None = None
+        """In session mode: what the backend that it holds has to be reset with; "" for nothing."""
         self._reason = "client unexpected eof"
-        self._since = 0.0
-        self._idle_at = 0.0
-        self._idle_timer: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
 
     def __str__(self) -> str:
         name = "(nodb)/(nouser)" if self.admission is None else f"{self.admission.database}/{self.admission.user}"
@@ -104,6 +105,18 @@ class Lifecycle(asyncio.Protocol):
     def backend_drained(self) -> None:
         self._resume(FULL)
 
+    def suspend(self) -> None:
+        """The gateway is suspended: neither the client nor its backend is read."""
+        self._pause(SUSPENDED)
+        if self.backend is not None:
+            self.backend.pause_reading()
+
+    def end_suspension(self) -> None:
+        """It is not any more."""
+        self._resume(SUSPENDED)
+        if self.backend is not None and not self._client_full:
+            self.backend.resume_reading()
+
     def settled(self) -> None:
         """Nothing is owed any more."""
         raise NotImplementedError
@@ -128,8 +141,15 @@ class Lifecycle(asyncio.Protocol):
         if error.severity == "FATAL":
             self.fail(error)
             return
+        now = self._waited()
         self._error = error
         self._handle(Event.REFUSED)
+        self._rests(now)
+
+    def notify(self) -> None:
+        """It has waited for query_wait_notify."""
+        if self.state is State.WAITING:
+            self.transport.write(server.notice("00000", _QUEUED))
 
     def cancel(self) -> None:
         """A cancel request came for it: a request that waits is refused, one that runs is cancelled in Postgres."""
@@ -140,6 +160,9 @@ class Lifecycle(asyncio.Protocol):
         if self.state is not State.WAITING:
             return False
         self.backend = backend
+        self._begins(self._waited())
+        if self._particular:
+            self._keep(backend)
         self._handle(Event.GRANTED)
         return True
 
@@ -149,9 +172,28 @@ class Lifecycle(asyncio.Protocol):
         self._reason = error.log or error.message
         self._handle(Event.LOST)
 
+    @property
+    def _between(self) -> bool:
+        """In session mode, a backend is kept and there is no transaction."""
+        return self.backend is not None and self._turn_at > 0 and not self._begun_at
+
+    def reconfigure(self) -> None:
+        """The configuration is another one. What runs goes on; in session mode too its mode ends with a transaction."""
+        if self.admission is None:
+            return
+        terms = self.admission.renewed()
+        self._agree(terms)
+        if self._keeping is None:
+            self.requests.keep(False, tracked=terms.tracked)
+        elif not terms.keeps:
+            # Until the backend that it has kept is given back.
+            self._particular = True
+            if self._between:
+                self.settled()
+
     def end_if_idle(self) -> None:
         """The gateway is stopping: outside a transaction, this is the moment to end."""
-        if self.state in (State.LOGIN, State.IDLE, State.WAITING, State.SKIPPING):
+        if self.state in (State.LOGIN, State.IDLE, State.WAITING, State.SKIPPING) or self._between:
             self.fail(ShuttingDown("server shutting down"))
 
     def kill(self, error: GatewayError | None = None) -> None:
@@ -170,8 +212,9 @@ class Lifecycle(asyncio.Protocol):
         if isinstance(peername, tuple):
             self.address = peername[0]
             self.peer = readable(peername)
-        self._since = self._loop.time()
         self.context.session_begins(self)
+        if self.context.suspended:
+            self.suspend()
         self._start_login()
 
     def _start_login(self) -> None:
@@ -210,7 +253,16 @@ class Lifecycle(asyncio.Protocol):
 
     def _queue(self) -> None:
         assert self.admission is not None
-        self.admission.pool.wait(self, self.admission.query_wait_timeout)
+        self._waits_since = now = self._time()
+        if self._particular:
+            self._asks(now)
+        self.admission.pool.wait(self, self.terms.query_wait_timeout)
+
+    def _waited(self) -> float:
+        """The wait for a backend is over -> the time."""
+        now = self._time()
+        self.stats.wait_time += now - self._waits_since
+        return now
 
     def _leave(self) -> None:
         assert self.admission is not None
@@ -230,7 +282,30 @@ class Lifecycle(asyncio.Protocol):
             backend.resume_reading()
         if self._paused & FULL:
             self._resume(FULL)
-        backend.release()
+        reset = self._take_reset()
+        if self.requests.keeps:
+            self.requests.keep(False, tracked=self.terms.tracked)
+        if reset is None:
+            backend.release()
+        else:
+            backend.reset(reset, self._patience)
+
+    def _take_reset(self) -> str | None:
+        """What a backend that is given back has to be reset with; None: it need not be."""
+        keeping, self._keeping = self._keeping, None
+        return self.terms.reset_query if keeping is None else keeping or None
+
+    @property
+    def _patience(self) -> float:
+        """Seconds for a backend to be fit again for the next session."""
+        return self.context.config.cancel_wait_timeout or _FOREVER
+
+    def _keep(self, backend: Backend) -> None:
+        """A lease begins under particular terms: in session mode it lasts, and what the session leaves is undone."""
+        keeps = self.terms.keeps
+        self._keeping = (self.terms.reset_query or "") if keeps else None
+        backend.replies.notifies = keeps
+        self.requests.keep(keeps, tracked=self.terms.tracked)
 
     def _give_up(self, *, cancel: bool) -> None:
         backend, self.backend = self.backend, None
@@ -239,9 +314,7 @@ class Lifecycle(asyncio.Protocol):
             # The backend waits for the end of a message that will never come.
             backend.drop("client left in the middle of a message")
             return
-        running = backend.recover(
-            open_batch=self.requests.open, timeout=self.context.config.cancel_wait_timeout or _FOREVER
-        )
+        running = backend.recover(open_batch=self.requests.open, timeout=self._patience, reset=self._take_reset())
         if running and cancel:
             self.context.cancels.cancel(backend)
 
@@ -276,9 +349,7 @@ class Lifecycle(asyncio.Protocol):
         if self.login is not None:
             self.login.stop()
             self.login = None
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
+        self._stop_timers()
         self._request = self._late = b""
         if self.admission is not None:
             self.admission.leave()
@@ -304,39 +375,9 @@ class Lifecycle(asyncio.Protocol):
             Effect.CLOSE: cls._close,
         }
 
-    # -- idle in a transaction -----------------------------------------------------------------------------------------
 
-    def _idle_in_transaction(self) -> None:
-        """A transaction or a batch is open and the client's turn. One timer, which finds out how long that lasts."""
-        assert self.admission is not None
-        timeout = self.admission.idle_transaction_timeout
-        if not timeout:
-            return
-        self._idle_at = self._loop.time()
-        if self._idle_timer is None:
-            self._idle_timer = self._loop.call_later(timeout, self._idle_too_long, timeout)
-
-    def _idle_too_long(self, timeout: float) -> None:
-        self._idle_timer = None
-        backend = self.backend
-        if backend is None:
-            return
-        if not self._inbound.rest:
-            replies = backend.replies
-            if not replies.settled or (replies.status == IDLE and not self.requests.open):
-                return
-        remaining = self._idle_at + timeout - self._loop.time()
-        if remaining > 0:
-            self._idle_timer = self._loop.call_later(remaining, self._idle_too_long, timeout)
-            return
-        self.fail(
-            IdleTransactionTimeout(
-                detail=f"idle_transaction_timeout = {timeout:g} s.",
-                hint="Commit or roll back sooner, or raise idle_transaction_timeout.",
-            )
-        )
-
-
+_QUEUED = "No server connection available in postgres backend, client being queued"
+"""PgBouncer's words."""
 _LINGER = 10.0
 """Seconds that a client has to take what is left for it."""
 _FOREVER = 3600.0

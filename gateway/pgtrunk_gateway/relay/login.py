@@ -30,6 +30,7 @@ from pgtrunk_gateway.relay import wishes
 from pgtrunk_gateway.relay.authentication import authenticate
 from pgtrunk_gateway.relay.dialogue import Dialogue
 from pgtrunk_gateway.relay.startup import CLOSED_DOOR, read_startup
+from pgtrunk_gateway.relay.terms import Terms
 from pgtrunk_gateway.relay.visiting import Visit, log_in_to_console
 from pgtrunk_gateway.session import parameters
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pgtrunk_gateway.cancel.keys import CancelKey
-    from pgtrunk_gateway.config.settings import DatabaseConfig
+    from pgtrunk_gateway.config.settings import DatabaseConfig, PoolMode
     from pgtrunk_gateway.pool.pool import Pool
     from pgtrunk_gateway.relay.context import Context
 
@@ -56,8 +57,19 @@ class Admission:
     profile: parameters.Profile
     certain: bool
     """Whether the server will take all of the profile."""
-    query_wait_timeout: float
-    idle_transaction_timeout: float
+    terms: Terms
+
+    @property
+    def pool_mode(self) -> PoolMode:
+        return self.terms.pool_mode
+
+    def renewed(self) -> Terms:
+        """The terms, as the configuration has them now."""
+        config = self.context.config
+        database = config.database(self.database)
+        if database is not None:
+            self.terms = Terms.of(config, database, self.user)
+        return self.terms
 
     def leave(self) -> None:
         """The session has ended."""
@@ -212,7 +224,6 @@ class SessionLogin:
     def _welcome(
         self, user: str, entry: DatabaseConfig, pool: Pool, reported: Mapping[str, str], certain: bool
     ) -> Admission:
-        config = self._context.config
         key = self._context.cancels.register(self._client)
         welcome = [server.authentication_ok()]
         welcome += [server.parameter_status(name, value) for name, value in reported.items()]
@@ -226,6 +237,5 @@ class SessionLogin:
             key=key,
             profile=parameters.profile(reported),
             certain=certain,
-            query_wait_timeout=config.resolve_query_wait_timeout(entry, user),
-            idle_transaction_timeout=config.resolve_idle_transaction_timeout(user),
+            terms=Terms.of(self._context.config, entry, user),
         )

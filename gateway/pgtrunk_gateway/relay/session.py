@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import backend as server
 from pgtrunk.wire.frontend import SYNC, TERMINATE, query
-from pgtrunk_gateway.errors import GatewayError, ProtocolError
+from pgtrunk_gateway.errors import GatewayError, NotSupported, ProtocolError
 from pgtrunk_gateway.pool.backend import OUT_OF_STEP
-from pgtrunk_gateway.relay.lifecycle import HELD, Lifecycle
+from pgtrunk_gateway.relay.lifecycle import HELD, SUSPENDED, Lifecycle
 from pgtrunk_gateway.relay.login import Admission, SessionLogin
 from pgtrunk_gateway.session import owed
 from pgtrunk_gateway.session.parameters import apply, changed, dialect
@@ -30,6 +30,7 @@ from pgtrunk_gateway.session.state import Event, State
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.pool.backend import Backend
+    from pgtrunk_gateway.relay.terms import Terms
     from pgtrunk_gateway.relay.visiting import Visit
 
 __all__ = ["Session"]
@@ -40,6 +41,8 @@ _IDLE: Final = IDLE
 _TERMINATE: Final = b"X"
 _STATE_IDLE: Final = State.IDLE
 _STATE_LEASED: Final = State.LEASED
+_STATEMENT: Final = "statement"
+_READY_SIZE: Final = len(server.ready())
 _HOLD: Final = 16 << 10
 """Octets that a session holds at most before it stops reading. Until then it reads on, to see a client that leaves."""
 
@@ -61,7 +64,10 @@ class Session(Lifecycle):
         self.profile = admission.profile
         self.requests.speak(dialect(self.profile))
         self._certain = admission.certain or admission.profile in admission.pool.taken
+        self.stats = self.requests.stats = admission.pool.stats
+        self.stats.login_count += 1
         self._handle(Event.ADMITTED)
+        self._agree(admission.terms)
         if self.context.config.log_connections:
             self._log_login(admission.database, admission.user)
         if rest:
@@ -71,14 +77,14 @@ class Session(Lifecycle):
         tls = self.tls or "no"
         log.info("%s login attempt: db=%s user=%s tls=%s front=%s", self, database, user, tls, self.front)
 
-    def visits(self, visit: Visit, rest: bytes) -> None:
+    def visits(self, visit: Visit, rest: bytes, *, over: bool) -> None:
         """It has logged in to the console, which goes on with the transport; ``rest`` as above."""
         assert self.context.console is not None
         self.login = None
         if self.context.config.log_connections:
             self._log_login(visit.database, visit.user)
         self.context.session_ends(self)
-        self.context.console.enter(self, visit, rest)
+        self.context.console.enter(self, visit, rest, over=over)
 
     def served(self) -> None:
         """It was no session but a cancel request, which has been acted on."""
@@ -92,7 +98,7 @@ class Session(Lifecycle):
         state = self.state
         if (state is _STATE_IDLE or state is _STATE_LEASED) and not inbound.rest and not inbound.held:
             shape = shape_of(data)
-            if shape:
+            if shape and len(data) <= inbound.limit:
                 if state is _STATE_IDLE:
                     self._begin(data, shape)
                 else:
@@ -110,7 +116,15 @@ class Session(Lifecycle):
             return
         self.backend = backend
         self.state = _STATE_LEASED
+        self._begun_at = self._time()
+        if self._particular:
+            self._lease_particularly(backend)
         self._send(data, shape, fresh=True)
+
+    def _lease_particularly(self, backend: Backend) -> None:
+        self._begins(self._begun_at)
+        self._asks(self._begun_at)
+        self._keep(backend)
 
     def _send(self, data: bytes, shape: int = OTHER, *, fresh: bool = False) -> None:
         """Sends whole messages to the backend that is held; ``fresh``: the first of the lease."""
@@ -118,11 +132,15 @@ class Session(Lifecycle):
         assert backend is not None
         replies = backend.replies
         settings = b""
-        if fresh and (self._client_full or self.profile is not backend.profile):
-            settings = self._begin_lease(backend)
-            if settings and not self._certain:
-                self._send_settings_alone(settings, data, shape)
-                return
+        if fresh:
+            if self._client_full or self.profile is not backend.profile:
+                settings = self._begin_lease(backend)
+                if settings and not self._certain:
+                    self._send_settings_alone(settings, data, shape)
+                    return
+        elif self._turn_at:
+            self._turn_ends()
+        self.stats.received += len(data)
         try:
             out = self.requests.plan(data, replies, shape)
         except BrokenRequest as error:
@@ -176,6 +194,11 @@ class Session(Lifecycle):
         self.backend.transport.write(settings)
         self._handle(Event.UNPINNED)
 
+    def _agree(self, terms: Terms) -> None:
+        super()._agree(terms)
+        # Elsewhere the bytes go straight to the transport.
+        self.relay = self._relay_statement if terms.pool_mode == _STATEMENT else self.transport.write
+
     # -- the backend's bytes: hot --------------------------------------------------------------------------------------
 
     def settled(self) -> None:
@@ -187,21 +210,58 @@ class Session(Lifecycle):
             if self.backend is None:
                 return
         if replies.status != _IDLE or self.requests.open or (self._inbound.rest and not self._request):
-            self._idle_in_transaction()
+            if replies.status != _IDLE and self.terms.pool_mode == _STATEMENT:
+                self.fail(_no_blocks())
+            else:
+                self._clients_turn()
             return
         if backend.cancels or replies.fatal is not None:
             # It will be released when the cancels have ended, or is about to be lost.
             return
-        if self.state is not _STATE_LEASED or self._client_full or self._paused:
-            failed, self._unpinned_failed = self._unpinned_failed, False
-            self._handle(Event.UNPINNED_FAILED if failed else Event.SETTLED)
+        if self.state is not _STATE_LEASED or self._client_full or self._paused or self._particular:
+            self._settle(backend)
         else:
             # LEASED -> IDLE, as the table has it.
             self.state = _STATE_IDLE
             self.backend = None
             backend.release()
+            # _ends, written out; the pool has looked at the clock.
+            stats = self.stats
+            stats.xact_count += 1
+            stats.xact_time += backend.idle_since - self._begun_at
         if self.context.closing_idle:
             self.end_if_idle()
+
+    def _settle(self, backend: Backend) -> None:
+        """The end of a transaction that is not the usual one."""
+        now = self._time()
+        if self._begun_at and not self._request:
+            self._ends(now)
+        if self.terms.keeps:
+            self._keep_on(backend, now)
+            return
+        failed, self._unpinned_failed = self._unpinned_failed, False
+        self._turn_at = 0.0
+        self._particular = self.terms.particular
+        self._handle(Event.UNPINNED_FAILED if failed else Event.SETTLED)
+        self._rests(now)
+
+    def _keep_on(self, backend: Backend, now: float) -> None:
+        if self._keeping is None:
+            # Its mode was another one when it got the backend.
+            self._keep(backend)
+        self._unpinned_failed = False
+        if not self._request:
+            self._begun_at = 0.0
+            self._turn_at = self._turn_at or now
+        self._handle(Event.KEPT)
+
+    def _relay_statement(self, data: bytes) -> None:
+        """Statement mode: what says that a transaction block is open is not for the client; see :meth:`settled`."""
+        backend = self.backend
+        if backend is not None and backend.replies.status != _IDLE and backend.replies.settled:
+            data = data[:-_READY_SIZE]
+        self.transport.write(data)
 
     def _heed(self, backend: Backend) -> None:
         """Acts on what the replies have noted."""
@@ -247,7 +307,7 @@ class Session(Lifecycle):
                 self._dispatch(self._inbound.feed(data))
             if self._inbound.rest and self.backend is not None:
                 # Half a message keeps the backend, as a transaction does.
-                self._idle_in_transaction()
+                self._clients_turn()
         except GatewayError as error:
             self.fail(error)
         except ProtocolViolation as error:
@@ -256,8 +316,10 @@ class Session(Lifecycle):
     def _pass_rest(self, data: bytes) -> bytes:
         # Of a request that was refused, nobody wants the rest.
         part, data = self._inbound.pass_rest(data)
-        self._idle_at = self._loop.time()
+        if self._turn_at:
+            self._turn_ends()
         if self.backend is not None:
+            self.stats.received += len(part)
             self.backend.transport.write(part)
             if not self._inbound.rest and self.backend.replies.settled:
                 # The answer came before the end of the message: an error, in COPY above all.
@@ -305,6 +367,8 @@ class Session(Lifecycle):
         if data and self.state is State.IDLE:
             # Its settings went ahead of it.
             self._begin(data, self._shape)
+        elif data and self.state is State.LEASED:
+            self._send(data, self._shape)
         elif data:
             self._dispatch(self._skipped(*skip_refused(data)))
         self._take_late()
@@ -329,5 +393,14 @@ class Session(Lifecycle):
 
     def resume_writing(self) -> None:
         self._client_full = False
-        if self.backend is not None:
+        if self.backend is not None and not self._paused & SUSPENDED:
             self.backend.resume_reading()
+
+
+def _no_blocks() -> GatewayError:
+    return NotSupported(
+        "transaction blocks not allowed in statement pooling mode",
+        severity="FATAL",
+        detail="pool_mode = statement.",
+        hint="Do without BEGIN, or let pool_mode be transaction for this user or database.",
+    )

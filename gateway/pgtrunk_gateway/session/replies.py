@@ -71,6 +71,7 @@ class Replies(Cutting):
         "hidden_error",
         "in_step",
         "noted",
+        "notifies",
         "parameters",
         "parameters_changed",
         "prepared",
@@ -103,6 +104,8 @@ class Replies(Cutting):
         """The backend skips all that is sent, up to the Sync that has not been sent yet."""
         self.in_step = True
         """Whether what the backend says is known to be the answer to what it was asked."""
+        self.notifies = False
+        """The session keeps this backend: a notification is for it, since nobody else can have listened."""
         self.fatal: bytes | None = None
         """Body of the ErrorResponse with which the backend goes away."""
         self.take_notes()
@@ -231,8 +234,8 @@ class Replies(Cutting):
             self._answer(kind, data, start, end)
 
     def _asynchronous(self, kind: int, data: bytes, start: int, end: int) -> None:
-        # Who listened may have given the backend back long ago: a notification is for nobody here.
-        hidden = self._hides() or kind == _NOTIFICATION
+        # Unless the session keeps the backend, who listened may have given it back long ago: it is for nobody here.
+        hidden = not self.notifies if kind == _NOTIFICATION else self._hides()
         if hidden:
             self._emit(data, start, end)
         if kind == _PARAMETER:

@@ -28,6 +28,7 @@ from pgtrunk_gateway.session.reading import statement_name, text_within
 from pgtrunk_gateway.session.shapes import OTHER, QUERY
 from pgtrunk_gateway.session.skipping import batch_end
 from pgtrunk_gateway.session.statements import Statement
+from pgtrunk_gateway.stats.counters import PoolStats
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.session.owed import Owed
@@ -59,7 +60,9 @@ class Requests(Names):
         "_out",
         "_plain",
         "_start",
+        "keeps",
         "open",
+        "stats",
         "terminated",
         "tracked",
         "unpinned",
@@ -69,18 +72,30 @@ class Requests(Names):
         """``tracked``: named statements follow the session; otherwise they are sent as they are."""
         super().__init__(catalogue)
         self.tracked = tracked
+        self.keeps = False
+        """The session keeps its backend between transactions: nothing has to be done to give it back sooner."""
         self.open = False
         """A batch has been sent in part: its Sync is still to come."""
         self.unpinned = False
         """The last plan put a Sync in the place of the client's Flush."""
         self.terminated = False
         """The client said Terminate."""
+        self.stats = PoolStats()
+        """Of the session's pool, once it has one."""
         self._out: list[bytes] = []
         self._entries: list[Owed] = []
         self._begun = 0
         self._start = 0
         self._plain = True
         self._only_prepares = True
+
+    def keep(self, keeps: bool, *, tracked: bool) -> None:
+        """Whether the backend is kept between transactions, and named statements follow the session.
+
+        Those that do already go on doing so: a name means one thing.
+        """
+        self.keeps = keeps
+        self.tracked = tracked or bool(self.statements)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -105,7 +120,12 @@ class Requests(Names):
                 if len(name) == end - 6:
                     replies.batch += 1
                     replies.queue.append(owed.BATCH)
+                    self.stats.bind_count += 1
                     return data[:6] + name + data[end:]
+            elif statement is None and not self.tracked:
+                replies.batch += 1
+                replies.queue.append(owed.BATCH)
+                return data
         self._begin(replies)
         # What the backend skips changes nothing, here either.
         pos, size = batch_end(data) if replies.skipping else 0, len(data)
@@ -132,7 +152,7 @@ class Requests(Names):
         self._plain = not self.open
         # Whatever is under way may begin a transaction, but for our own setting of parameters.
         alone = not queue or (len(queue) == 1 and queue[0] is owed.HIDDEN_QUERY)
-        self._only_prepares = alone and not self.open and replies.status == _IDLE
+        self._only_prepares = alone and not self.open and replies.status == _IDLE and not self.keeps
 
     def _end(self, data: bytes, upto: int, replies: Replies) -> bytes:
         replies.extend(self._entries)
@@ -201,6 +221,7 @@ class Requests(Names):
         """
         prepared, batch = replies.prepared, replies.batch
         self._plain = False
+        self.stats.server_parse_count += 1
         unsure = prepared.unsure(statement, batch)
         if unsure:
             # Whether it is there or not, Close does no harm.
@@ -223,6 +244,7 @@ class Requests(Names):
         if not name:
             self._parse_unnamed(body, replies)
             return
+        self.stats.client_parse_count += 1
         statement = self.catalogue.intern(len(name), body, self.dialect)
         before = self.name(name, statement)
         if before is not None:
@@ -274,6 +296,8 @@ class Requests(Names):
             raise ProtocolViolation("the names in a Bind message are too long")
         statement = self._known(name, data, pos, replies)
         if statement is not None and name is not None:
+            if name:
+                self.stats.bind_count += 1
             self._ensure(statement, data, pos, replies)
             if statement.name != name:
                 length = HEAD(data, pos)[1] + len(statement.name) - len(name)

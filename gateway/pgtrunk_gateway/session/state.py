@@ -7,11 +7,12 @@ Rule 3: a session holds a backend in LEASED and HOLDING, and in no other state; 
     and in no other state. Whatever leaves one of these states gives back what the state had.
 Rule 4: two steps are written out where they happen, since every query takes them: IDLE -> LEASED when a backend is
     free at once, LEASED -> IDLE when it is settled. A test holds them against this table.
+Rule 5: in session mode a session that is LEASED once stays so to its end: what would be SETTLED is KEPT.
 
 LOGIN     from the first octet to ReadyForQuery
 IDLE      outside a transaction, no backend
 WAITING   a request is there, no backend is; nothing more is read
-LEASED    a backend works for the session
+LEASED    a backend works for the session, or is kept for it
 HOLDING   the same, and nothing more is read until the backend has answered: the client has sent Flush, the gateway
           Sync in its place, and what comes next must find the batch settled or failed
 SKIPPING  a request failed before any backend saw all of it; what comes is skipped up to Sync, as Postgres does
@@ -54,6 +55,8 @@ class Event(_Name):
     """A batch went out with a Sync of the gateway's."""
     SETTLED = enum.auto()
     """Nothing is owed, no transaction is open."""
+    KEPT = enum.auto()
+    """The same, in session mode."""
     UNPINNED_FAILED = enum.auto()
     """The same, and the batch with the gateway's Sync has failed."""
     SYNCED = enum.auto()
@@ -123,10 +126,12 @@ TABLE: Mapping[State, Mapping[Event, tuple[State, tuple[Effect, ...]]]] = {
     State.LEASED: {
         Event.UNPINNED: (State.HOLDING, ()),
         Event.SETTLED: (State.IDLE, (Effect.RELEASE,)),
+        Event.KEPT: (State.LEASED, ()),
         **_END_LEASED,
     },
     State.HOLDING: {
         Event.SETTLED: (State.IDLE, (Effect.RELEASE, Effect.RESUME)),
+        Event.KEPT: (State.LEASED, (Effect.RESUME,)),
         Event.UNPINNED_FAILED: (State.SKIPPING, (Effect.RELEASE, Effect.RESUME)),
         **_END_LEASED,
     },

@@ -1,7 +1,8 @@
 """What is counted for SHOW STATS: one object per pool, added to by its sessions and backends.
 
 Totals since the pool was made; averages are the business of whoever compares two copies. Every query comes by here, so
-it is plain integers and floats, reached by one attribute, and each is added to at one place only. A series of pipelined
+it is plain integers and floats, reached by one attribute, and each is added to at one place only. What the pool counts
+anyway is not counted again: leases, which are PgBouncer's server assignments, are in its own counters. A series of pipelined
 requests counts as one query, as in PgBouncer: it is counted when nothing is owed any more. Pure: times are given.
 """
 
@@ -14,7 +15,6 @@ class PoolStats:
     """The counters of one pool. Times in seconds; octets as the client sees them (received: from clients)."""
 
     __slots__ = (
-        "assignment_count",
         "bind_count",
         "client_parse_count",
         "inner_query_count",
@@ -29,8 +29,6 @@ class PoolStats:
     )
 
     def __init__(self) -> None:
-        self.assignment_count = 0
-        """Leases: how often a session got a backend (total_server_assignment_count)."""
         self.xact_count = 0
         """Transactions that have ended (total_xact_count)."""
         self.inner_query_count = 0
