@@ -29,6 +29,7 @@ from pgtrunk_gateway.relay.session import Session
 from pgtrunk_gateway.reloading import OpenLog, login_policy, read_userlist
 from pgtrunk_gateway.session.statements import Catalogue
 from pgtrunk_gateway.stopping import Stopping
+from pgtrunk_gateway.tls import TlsKeeper
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.config.load import Loaded
@@ -57,7 +58,9 @@ class Gateway:
         self.derive = KeyDeriver()
         self._tune = tcp_tuner(config)
         userlist = read_userlist(config.auth_file)
-        self.pools = Pools(config, userlist, derive=self.derive, tune=self._tune)
+        tls = TlsKeeper()
+        tls.reload(loaded)
+        self.pools = Pools(config, userlist, derive=self.derive, tune=self._tune, tls=tls.server)
         self.cancels = Dispatcher(
             peer_id=config.peer_id, random=os.urandom, timeout=config.cancel_wait_timeout, tune=self._tune
         )
@@ -69,6 +72,7 @@ class Gateway:
             cancels=self.cancels,
             derive=self.derive,
             pool=self.pools.get,
+            tls=tls,
             random=os.urandom,
         )
         self.lookups = Lookups(
@@ -106,6 +110,8 @@ class Gateway:
         except BaseException:
             await self.close()
             raise
+        for warning in self.context.tls.warnings:
+            log.warning("%s", warning)
         for front in self.fronts:
             log.info("listening on %s: %s", front.name, ", ".join(front.addresses))
         self.pools.start()

@@ -19,7 +19,6 @@ from helpers.tls_peers import client_context, own_certificate
 from pgtrunk.wire import backend as server
 from pgtrunk.wire.framing import messages
 from pgtrunk.wire.startup import CancelRequest, GSSENCRequest, SSLRequest, StartupMessage
-from pgtrunk_gateway.auth import Accepted
 from pgtrunk_gateway.relay.session import Session
 from pgtrunk_gateway.tls import end_point
 from pgtrunk_gateway.tls.contexts import make_door
@@ -108,7 +107,9 @@ async def welcome(reader: asyncio.StreamReader) -> str:
     """The kinds of the messages until ReadyForQuery."""
     data = b""
     while not data.endswith(server.ready()):
-        data += await asyncio.wait_for(reader.read(1 << 16), 20) or pytest.fail(f"only {data!r}")
+        more = await asyncio.wait_for(reader.read(1 << 16), 20)
+        assert more, f"only {data!r}"
+        data += more
     return "".join(chr(kind) for kind, _, _ in messages(data))
 
 
@@ -329,9 +330,8 @@ async def test_what_a_login_gets_to_know(site: Site, tmp_path: Path, monkeypatch
     """The channel binding and the client's certificate, for whoever authenticates by them."""
     seen: list[Any] = []
 
-    async def authenticate(_context: Any, dialogue: Any, user: str, *_: Any, **__: Any) -> Accepted:
+    async def authenticate(_context: Any, dialogue: Any, *_: Any, **__: Any) -> None:
         seen.append((dialogue.channel_binding, dialogue.peer_certificate))
-        return Accepted(user)
 
     monkeypatch.setattr("pgtrunk_gateway.relay.login.authenticate", authenticate)
     own = site.ca.issue("app", usage=[CLIENT_AUTH])

@@ -16,7 +16,7 @@ from pgtrunk.wire.startup import CancelRequest
 from pgtrunk_gateway.cancel.registry import Registry
 from pgtrunk_gateway.errors import BackendUnavailable
 from pgtrunk_gateway.pool.backend import BackendState
-from pgtrunk_gateway.pool.connect import SocketTuner, dial
+from pgtrunk_gateway.pool.connect import SocketTuner, dial_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,7 +135,7 @@ class Dispatcher:
             log.warning("S-%d: the server gave no key to cancel with", backend.id)
             return
         connection = _Connection()
-        transport, _ = await dial(backend.target, lambda: connection, self._tune)
+        transport = await dial_like(backend.transport, backend.target, connection, self._tune)
         try:
             if _is_over(backend, lease):
                 self.ignored += 1

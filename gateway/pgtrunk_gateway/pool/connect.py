@@ -6,28 +6,35 @@ One deadline spans name resolution, connection and login. Whatever ends it early
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pgtrunk.errors import ProtocolViolation
 from pgtrunk_gateway.auth import NONCE_LENGTH, Derivation, ScramKeys
 from pgtrunk_gateway.errors import BackendRefused, BackendUnavailable
 from pgtrunk_gateway.inbox import Inbox
+from pgtrunk_gateway.pool.encryption import NoTls, Way, ask_and_begin, encrypt, ways
 from pgtrunk_gateway.pool.handshake import Derive, Handshake, Send
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.pool.target import Target
 
-__all__ = ["Deriver", "Opened", "SocketTuner", "dial", "log_in"]
+__all__ = ["Deriver", "Opened", "SocketTuner", "dial", "dial_like", "log_in"]
 
 Deriver = Callable[[Derivation], Awaitable[ScramKeys]]
 """Runs PBKDF2 outside the event loop, or knows its result."""
 SocketTuner = Callable[[socket.socket], None]
 """Sets the TCP options of a new connection."""
 
+
+log = logging.getLogger(__name__)
+
+_NOT_ADMITTED: Final = "28000"
+"""What Postgres says where pg_hba.conf has no line for a connection like this one, or one that rejects it."""
 
 _P = TypeVar("_P", bound=asyncio.BaseProtocol)
 
@@ -48,12 +55,7 @@ async def log_in(target: Target, *, timeout: float, derive: Deriver, tune: Socke
     """
     try:
         async with asyncio.timeout(timeout or None):
-            transport, inbox = await dial(target, Inbox, tune)
-            try:
-                return await _log_in(target, transport, inbox, derive)
-            except BaseException:
-                transport.abort()
-                raise
+            return await _log_in_by(ways(target), target, derive, tune)
     except TimeoutError:
         raise BackendUnavailable(
             f"connect timeout: no connection to {target} within server_connect_timeout = {timeout:g} s",
@@ -88,6 +90,54 @@ async def dial(target: Target, factory: Callable[[], _P], tune: SocketTuner) -> 
             f"cannot connect to the server at {target}: {reason}", log=f"connect failed: {error}"
         ) from error
     return transport, protocol
+
+
+async def dial_like(
+    model: asyncio.Transport, target: Target, protocol: asyncio.Protocol, tune: SocketTuner
+) -> asyncio.Transport:
+    """One more connection to ``target``: in TLS if ``model`` is, whatever the settings say by now.
+
+    Raises :class:`BackendUnavailable`.
+    """
+    context = model.get_extra_info("sslcontext")
+    if context is None:
+        transport, _ = await dial(target, lambda: protocol, tune)
+        return transport
+    transport, inbox = await dial(target, Inbox, tune)
+    try:
+        transport = await ask_and_begin(target, transport, inbox, context)
+    except BaseException as error:
+        transport.abort()
+        if isinstance(error, OSError):
+            raise BackendUnavailable(f"connection to the server at {target} lost: {error}") from error
+        raise
+    transport.set_protocol(protocol)
+    return transport
+
+
+async def _log_in_by(order: Sequence[Way], target: Target, derive: Deriver, tune: SocketTuner) -> Opened:
+    way, *others = order
+    transport, inbox = await dial(target, Inbox, tune)
+    encrypted = False
+    try:
+        transport = await encrypt(target, transport, inbox, way)
+        encrypted = transport.get_extra_info("ssl_object") is not None
+        return await _log_in(target, transport, inbox, derive)
+    except (NoTls, BackendRefused) as error:
+        transport.abort()
+        # pg_hba.conf may have a line for the other way.
+        turned_down = isinstance(error, NoTls) or error.sqlstate == _NOT_ADMITTED
+        if not others or not turned_down or (way is Way.OFFERED and not encrypted and not isinstance(error, NoTls)):
+            raise
+        log.info("%s: %s; trying the other way", target, error.log or error)
+        refusal = error
+    except BaseException:
+        transport.abort()
+        raise
+    try:
+        return await _log_in_by(others, target, derive, tune)
+    except NoTls:
+        raise refusal from None
 
 
 async def _log_in(target: Target, transport: asyncio.Transport, inbox: Inbox, derive: Deriver) -> Opened:

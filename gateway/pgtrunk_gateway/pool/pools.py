@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.config.settings import Config, DatabaseConfig, PoolKey
     from pgtrunk_gateway.errors import GatewayError
     from pgtrunk_gateway.pool.connect import Deriver, SocketTuner
+    from pgtrunk_gateway.tls import ServerTls
 
 __all__ = ["Pools"]
 
@@ -34,11 +35,21 @@ log = logging.getLogger(__name__)
 class Pools:
     """The pools by (database, server user). ``database`` in the verbs is a name as clients use it; None: all."""
 
-    def __init__(self, config: Config, userlist: Userlist | None, *, derive: Deriver, tune: SocketTuner) -> None:
+    def __init__(
+        self,
+        config: Config,
+        userlist: Userlist | None,
+        *,
+        derive: Deriver,
+        tune: SocketTuner,
+        tls: Callable[[DatabaseConfig], ServerTls | None] = lambda _: None,
+    ) -> None:
         self._config = config
         self._userlist = userlist
         self._derive = derive
         self._tune = tune
+        self._tls = tls
+        """How the server of a database is spoken to now; a reload may change that."""
         self._pools: dict[PoolKey, Pool] = {}
         self.databases = Databases(config)
         self.paused = False
@@ -228,7 +239,12 @@ class Pools:
         elif self._userlist is not None:
             secret = self._userlist.get(user)
         return Target(
-            host=database.host, port=database.port, dbname=database.server_dbname, user=user, secret=secret
+            host=database.host,
+            port=database.port,
+            dbname=database.server_dbname,
+            user=user,
+            secret=secret,
+            tls=self._tls(database),
         )
 
     def _limits(self, database: DatabaseConfig, user: str) -> PoolLimits:
