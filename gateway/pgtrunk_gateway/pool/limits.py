@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["PoolLimits"]
 
@@ -45,8 +45,9 @@ class PoolLimits:
         """Whether no backend is given to anybody unchecked."""
         return self.check_query is not None and not self.check_delay
 
-    @property
-    def soonest(self) -> float:
-        """After how long an idle backend is looked at, at the earliest; infinity: never."""
+    soonest: float = field(init=False)
+    """After how long an idle backend is looked at, at the earliest; infinity: never. Looked up at each release."""
+
+    def __post_init__(self) -> None:
         times = [self.idle_timeout, self.check_delay if self.check_query is not None else 0.0]
-        return min((time for time in times if time), default=float("inf"))
+        object.__setattr__(self, "soonest", min((time for time in times if time), default=float("inf")))

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pgtrunk_gateway.auth import Plain, Secret, Userlist
 from pgtrunk_gateway.errors import ShuttingDown
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["Pools"]
 
 log = logging.getLogger(__name__)
+
+
+_SETTINGS: Final = ("application_name", "client_encoding", "datestyle", "timezone")
+"""Fields of an entry that are settings of its backends."""
 
 
 class Pools:
@@ -109,6 +113,7 @@ class Pools:
         for pool in self.of(database):
             if not self._is_paused(pool.key.database):
                 pool.resume()
+                self._unused(pool)
 
     async def wait_idle(self, database: str | None = None) -> None:
         """Returns when no backend is leased. The caller sets the deadline."""
@@ -146,6 +151,7 @@ class Pools:
                     host=self._host(database),
                     kept=database.user == key.user,
                 )
+                self._unused(pool)
         for name, account in self.database_accounts.items():
             if (database := config.database(name)) is not None:
                 account.change(config.resolve_max_db_connections(database))
@@ -177,6 +183,8 @@ class Pools:
     # -- what nobody uses ----------------------------------------------------------------------------------------------
 
     def _unused(self, pool: Pool) -> None:
+        if not pool.unused:
+            return
         key = pool.key
         state = self.databases.get(key.database)
         timeouts = [self._config.pool_idle_timeout]
@@ -238,6 +246,7 @@ class Pools:
             secret = Plain(database.password)
         elif self._userlist is not None:
             secret = self._userlist.get(user)
+        settings = [(name, getattr(database, name)) for name in _SETTINGS]
         return Target(
             host=database.host,
             port=database.port,
@@ -245,6 +254,7 @@ class Pools:
             user=user,
             secret=secret,
             tls=self._tls(database),
+            settings=tuple((name, value) for name, value in settings if value),
         )
 
     def _limits(self, database: DatabaseConfig, user: str) -> PoolLimits:

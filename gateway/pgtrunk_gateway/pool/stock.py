@@ -357,7 +357,7 @@ class Stock:
             account.turn_soon()
 
     def _note_use(self) -> None:
-        if self.unused and self.on_unused is not None:
+        if self.on_unused is not None and self.unused:
             self.on_unused()
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from pgtrunk_gateway.relay.tally import Tally
 from pgtrunk_gateway.tls import TlsKeeper
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.config.settings import Config, DatabaseConfig
     from pgtrunk_gateway.pool.backend import Backend
     from pgtrunk_gateway.pool.connect import Deriver
+    from pgtrunk_gateway.pool.databases import DatabaseState
     from pgtrunk_gateway.pool.pool import Pool
     from pgtrunk_gateway.relay.lifecycle import Lifecycle
     from pgtrunk_gateway.relay.visiting import Visit
@@ -44,8 +46,8 @@ class Cancels(Protocol):
 class Door(Protocol):
     """The console."""
 
-    def enter(self, session: Lifecycle, visit: Visit, rest: bytes) -> None:
-        """Goes on with the transport of ``session``; ``rest`` came behind its login."""
+    def enter(self, session: Lifecycle, visit: Visit, rest: bytes, *, over: bool) -> None:
+        """Goes on with the transport of ``session``; ``rest`` came behind its login, and no more will if ``over``."""
 
 
 @dataclass(slots=True)
@@ -84,14 +86,23 @@ class Context:
     """How clients may come in over TCP."""
     sessions: set[Lifecycle] = field(default_factory=set)
     """All of them, those in their login too."""
-    admitted: int = 0
-    """Sessions that count against max_client_conn."""
+    tally: Tally = field(default_factory=Tally)
+    """How many sessions there are, by database and user."""
+    databases: dict[str, DatabaseState] = field(default_factory=dict)
+    """What the console has said about databases."""
     draining: bool = False
     """No new sessions."""
+    suspended: bool = False
+    """Nobody is read (SUSPEND)."""
     closing_idle: bool = False
     """Sessions end as soon as they are outside a transaction."""
     counters: SessionCounters = field(default_factory=SessionCounters)
     _emptied: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def admitted(self) -> int:
+        """Sessions that count against max_client_conn."""
+        return self.tally.total
 
     def session_begins(self, session: Lifecycle) -> None:
         self.sessions.add(session)

@@ -24,7 +24,6 @@ from pgtrunk_gateway.errors import (
     LoginTimeout,
     NoSuchDatabase,
     ProtocolError,
-    TooManyConnections,
 )
 from pgtrunk_gateway.relay import wishes
 from pgtrunk_gateway.relay.authentication import authenticate
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.config.settings import DatabaseConfig, PoolMode
     from pgtrunk_gateway.pool.pool import Pool
     from pgtrunk_gateway.relay.context import Context
+    from pgtrunk_gateway.relay.tally import Place
 
 __all__ = ["Admission", "Client", "SessionLogin"]
 
@@ -53,6 +53,7 @@ class Admission:
     user: str
     database: str
     pool: Pool
+    place: Place
     key: CancelKey
     profile: parameters.Profile
     certain: bool
@@ -73,7 +74,8 @@ class Admission:
 
     def leave(self) -> None:
         """The session has ended."""
-        self.context.admitted -= 1
+        self.place.leave()
+        self.pool.exit()
         self.context.cancels.forget(self.key)
 
 
@@ -93,8 +95,8 @@ class Client(Cancellable, Protocol):
     def admitted(self, admission: Admission, rest: bytes) -> None:
         """The login is complete; ``rest`` came behind its last message."""
 
-    def visits(self, visit: Visit, rest: bytes) -> None:
-        """It has logged in to the console; ``rest`` as above."""
+    def visits(self, visit: Visit, rest: bytes, *, over: bool) -> None:
+        """It has logged in to the console; ``rest`` as above, and nothing more will come if it is ``over``."""
 
     def fail(self, error: GatewayError) -> None: ...
 
@@ -112,12 +114,18 @@ class SessionLogin:
         self._context = context
         self._client = client
         self._dialogue = Dialogue(client.transport)
-        self._counted = False
+        self._place: Place | None = None
         self._pool: Pool | None = None
         """Whose first login at the server is waited for."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="login")
         self.data_received = self._dialogue.data_received
-        self.eof_received = self._dialogue.eof_received
+
+    def eof_received(self) -> None:
+        """The client says no more. Who has sent a cancel request need not wait for it; who wanted a session is gone,
+        whatever the login waits for, unless some of what it sent ahead is still to be read."""
+        self._dialogue.eof_received()
+        if self._place is not None and self._dialogue.is_over:
+            self._client.vanished()
 
     def stop(self) -> None:
         """The session has ended."""
@@ -155,7 +163,7 @@ class SessionLogin:
 
     def _succeeded(self, outcome: Admission | Visit | None) -> None:
         if isinstance(outcome, Visit):
-            self._client.visits(outcome, self._dialogue.rest())
+            self._client.visits(outcome, self._dialogue.rest(), over=self._dialogue.ended)
         elif outcome is not None:
             self._admit(outcome)
         else:
@@ -168,9 +176,8 @@ class SessionLogin:
             self._client.vanished()
 
     def _uncount(self) -> None:
-        if self._counted:
-            self._counted = False
-            self._context.admitted -= 1
+        if self._place is not None:
+            self._place.leave()
 
     async def _log_in(self) -> Admission | Visit | None:
         door = self._context.tls.door if self._client.front == "tcp" else CLOSED_DOOR
@@ -181,8 +188,8 @@ class SessionLogin:
         self._negotiate(packet)
         user, database = wishes.names(packet.parameters)
         if database in CONSOLE_NAMES and self._context.console is not None:
-            return await log_in_to_console(self._context, self._dialogue, user, database, self._client.address)
-        self._count()
+            return await log_in_to_console(self._context, self._dialogue, packet.parameters, self._client.address)
+        self._place = place = self._enter()
         entry = self._context.config.database(database)
         accepted = await authenticate(self._context, self._dialogue, user, self._client.address, entry)
         user = accepted.user
@@ -190,6 +197,7 @@ class SessionLogin:
             raise NoSuchDatabase(
                 f"no such database: {database}", hint='Add it to [databases], or an entry "*" for all others.'
             )
+        self._settle(place, entry, user)
         ignored = self._context.config.ignore_startup_parameters
         wanted = wishes.settings(packet.parameters, ignored)
         pool = self._context.pool(entry, user)
@@ -200,40 +208,48 @@ class SessionLogin:
         greeting = await pool.greet()
         wanted = wishes.carried(wanted, greeting, ignored)
         certain = all(parameters.is_certain(name, value, greeting) for name, value in wanted.items())
-        return self._welcome(user, entry, pool, {**greeting, **wanted}, certain)
+        return self._welcome(place, user, entry, pool, {**greeting, **wanted}, certain)
 
     def _negotiate(self, packet: StartupMessage) -> None:
         """The gateway speaks 3.0, without protocol options: one that asks for more is told so and goes on."""
         if packet.protocol != PROTOCOL_3_0 or packet.options:
             self._dialogue.write(server.negotiate_protocol(PROTOCOL_3_0, list(packet.options)))
 
-    def _count(self) -> None:
+    def _enter(self) -> Place:
         context = self._context
         if context.draining:
             raise CannotConnectNow("pooler is shutting down")
-        limit = context.config.max_client_conn
-        if context.admitted >= limit:
-            raise TooManyConnections(
-                "no more connections allowed (max_client_conn)",
-                detail=f"max_client_conn = {limit}.",
-                hint="Raise max_client_conn, or close sessions that are not needed.",
+        return context.tally.enter(context.config.max_client_conn)
+
+    def _settle(self, place: Place, entry: DatabaseConfig, user: str) -> None:
+        state = self._context.databases.get(entry.name)
+        if state is not None and state.disabled:
+            raise NoSuchDatabase(
+                f'database "{entry.name}" is disabled', hint="An administrator has disabled it (DISABLE, ENABLE)."
             )
-        context.admitted += 1
-        self._counted = True
+        place.settle(self._context.config, entry, user)
 
     def _welcome(
-        self, user: str, entry: DatabaseConfig, pool: Pool, reported: Mapping[str, str], certain: bool
+        self,
+        place: Place,
+        user: str,
+        entry: DatabaseConfig,
+        pool: Pool,
+        reported: Mapping[str, str],
+        certain: bool,
     ) -> Admission:
         key = self._context.cancels.register(self._client)
         welcome = [server.authentication_ok()]
         welcome += [server.parameter_status(name, value) for name, value in reported.items()]
         welcome += [server.backend_key_data(key.pid, key.secret), server.ready()]
         self._dialogue.write(b"".join(welcome))
+        pool.enter()
         return Admission(
             context=self._context,
             user=user,
             database=entry.name,
             pool=pool,
+            place=place,
             key=key,
             profile=parameters.profile(reported),
             certain=certain,
