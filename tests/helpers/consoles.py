@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from helpers.lobby import Lobby
@@ -87,10 +88,12 @@ class FakeOperations:
 class Room:
     """A gateway with a console, and no fronts."""
 
-    def __init__(self, *, fronts: Sequence[Any] = (), **lobby: Any) -> None:
+    def __init__(self, *, fronts: Sequence[Any] = (), entries: Mapping[str, Any] | None = None, **lobby: Any) -> None:
+        """``entries``: other ones of [databases], [users] and [peers] than the lobby's."""
         lobby = {"admin_users": ("boss",), "stats_users": ("guest",), **lobby}
         self.lobby = Lobby(**lobby)
         self.context = self.lobby.context
+        self.context.config = replace(self.context.config, **(entries or {}))
         self.operations = FakeOperations()
         self.visitors: list[Visitor] = []
         self.pools = Pools(self.context.config, None, derive=cast("Any", None), tune=lambda _: None)
