@@ -49,6 +49,14 @@ class Greeter:
     def entrust(self, *credentials: object) -> None:
         self.entrusted.append(credentials)
 
+    def take(self, holder: object) -> None:
+        """Every backend is in use."""
+
+    def wait(self, holder: object, timeout: float) -> None:
+        """And stays so."""
+
+    def leave(self, holder: object) -> None: ...
+
     async def greet(self) -> dict[str, str]:
         await self.gate.wait()
         if self.error is not None:
