@@ -289,7 +289,7 @@ class Exchange:
             raise GatewayError(f'portal "{_shown(name)}" does not exist', sqlstate="34000")
         return self._portals[name]
 
-    _HANDLERS: ClassVar[Mapping[int, Callable[[Exchange, bytes], None]]] = {
+    _HANDLERS: ClassVar[Mapping[int, Callable[..., None]]] = {
         client.QUERY: _query,
         client.FUNCTION_CALL: _function_call,
         client.PARSE: _parse,
