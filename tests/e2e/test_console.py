@@ -62,9 +62,8 @@ async def test_psql(start: Start) -> None:
         assert words in done.stderr
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"prepare": True}, {"binary": True}, {"prepare": True, "binary": True}], ids=str
-)
+@pytest.mark.parametrize("prepare", [False, True])
+@pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("name", ["POOLS", "STATS", "CLIENTS"])
 async def test_psycopg(start: Start, name: str, prepare: bool, binary: bool) -> None:
     gateway = await start(**SETTINGS)
