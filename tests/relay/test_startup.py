@@ -19,6 +19,7 @@ from helpers.tls_peers import client_context, own_certificate
 from pgtrunk.wire import backend as server
 from pgtrunk.wire.framing import messages
 from pgtrunk.wire.startup import CancelRequest, GSSENCRequest, SSLRequest, StartupMessage
+from pgtrunk_gateway.relay import authentication
 from pgtrunk_gateway.relay.session import Session
 from pgtrunk_gateway.tls import end_point
 from pgtrunk_gateway.tls.contexts import make_door
@@ -330,8 +331,9 @@ async def test_what_a_login_gets_to_know(site: Site, tmp_path: Path, monkeypatch
     """The channel binding and the client's certificate, for whoever authenticates by them."""
     seen: list[Any] = []
 
-    async def authenticate(_context: Any, dialogue: Any, *_: Any, **__: Any) -> None:
+    async def authenticate(context: Any, dialogue: Any, *more: Any) -> Any:
         seen.append((dialogue.channel_binding, dialogue.peer_certificate))
+        return await authentication.authenticate(context, dialogue, *more)
 
     monkeypatch.setattr("pgtrunk_gateway.relay.login.authenticate", authenticate)
     own = site.ca.issue("app", usage=[CLIENT_AUTH])
