@@ -64,6 +64,21 @@ async def test_a_session_here_counts_against_no_limit() -> None:
     await room.end()
 
 
+@pytest.mark.parametrize(
+    ("key", "guests"), [("max_db_client_connections", 0), ("max_user_client_connections", 1)], ids=["database", "user"]
+)
+async def test_of_limits_by_database_and_user_administrators_are_exempt(key: str, guests: int) -> None:
+    limits: dict[str, Any] = {key: 1}
+    room = Room(**limits)
+    for user in ("boss", "boss", *["guest"] * guests):
+        assert kinds((await room.enter(user)).welcome).endswith("KZ")
+    assert room.context.tally.databases == {"pgbouncer": 2 + guests}
+    assert room.context.tally.users["boss"] == 2
+    refusal = error((await room.enter("guest", "pgtrunk")).welcome)
+    assert (refusal.sqlstate, refusal.message) == ("53300", f"client connections exceeded ({key})")
+    await room.end()
+
+
 @pytest.mark.parametrize("user", ["pgbouncer", "pgtrunk"])
 async def test_who_runs_the_gateway_needs_no_password_on_the_unix_socket(user: str) -> None:
     room = Room(auth_type="scram-sha-256", users=USERS)

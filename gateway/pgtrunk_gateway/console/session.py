@@ -55,6 +55,7 @@ class ConsoleSession(asyncio.Protocol):
         self.application_name = visit.application_name
         self.database = visit.database
         self.admin = visit.admin
+        self._place = visit.place
         self.transport = session.transport
         self._loop = asyncio.get_running_loop()
         self.gone: asyncio.Future[None] = self._loop.create_future()
@@ -116,6 +117,8 @@ class ConsoleSession(asyncio.Protocol):
         if self._linger is not None:
             self._linger.cancel()
         self.gone.set_result(None)
+        if self._place is not None:
+            self._place.leave()
         self._console.left(self)
 
     # -- the task ------------------------------------------------------------------------------------------------------

@@ -10,14 +10,14 @@ writes and waits.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import backend as server
 from pgtrunk.wire.startup import PROTOCOL_3_0, CancelRequest, StartupMessage
 from pgtrunk_gateway.cancel.dispatch import Cancellable
-from pgtrunk_gateway.config.entries import CONSOLE_NAMES
+from pgtrunk_gateway.config.entries import CONSOLE_NAMES, DatabaseConfig
 from pgtrunk_gateway.errors import (
     CannotConnectNow,
     GatewayError,
@@ -37,12 +37,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pgtrunk_gateway.cancel.keys import CancelKey
-    from pgtrunk_gateway.config.settings import DatabaseConfig, PoolMode
+    from pgtrunk_gateway.config.settings import PoolMode
     from pgtrunk_gateway.pool.pool import Pool
     from pgtrunk_gateway.relay.context import Context
     from pgtrunk_gateway.relay.tally import Place
 
 __all__ = ["Admission", "Client", "SessionLogin"]
+
+_CONSOLE: Final = DatabaseConfig(name="pgbouncer")
+"""As what the console counts, whatever the client calls it."""
 
 
 @dataclass(slots=True)
@@ -188,7 +191,8 @@ class SessionLogin:
         self._negotiate(packet)
         user, database = wishes.names(packet.parameters)
         if database in CONSOLE_NAMES and self._context.console is not None:
-            return await log_in_to_console(self._context, self._dialogue, packet.parameters, self._client.address)
+            visit = await log_in_to_console(self._context, self._dialogue, packet.parameters, self._client.address)
+            return self._count_visit(visit)
         self._place = place = self._enter()
         entry = self._context.config.database(database)
         accepted = await authenticate(self._context, self._dialogue, user, self._client.address, entry)
@@ -214,6 +218,11 @@ class SessionLogin:
         """The gateway speaks 3.0, without protocol options: one that asks for more is told so and goes on."""
         if packet.protocol != PROTOCOL_3_0 or packet.options:
             self._dialogue.write(server.negotiate_protocol(PROTOCOL_3_0, list(packet.options)))
+
+    def _count_visit(self, visit: Visit) -> Visit:
+        self._place = place = self._context.tally.visit()
+        place.settle(self._context.config, _CONSOLE, visit.user, exempt=visit.admin)
+        return replace(visit, place=place)
 
     def _enter(self) -> Place:
         context = self._context

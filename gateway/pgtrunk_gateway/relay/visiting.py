@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, Final
 from pgtrunk_gateway.config.entries import DatabaseConfig
 from pgtrunk_gateway.errors import NotAllowed
 from pgtrunk_gateway.relay.authentication import authenticate
+from pgtrunk_gateway.relay.wishes import names
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Mapping
 
     from pgtrunk_gateway.config.settings import Config
     from pgtrunk_gateway.relay.context import Context
     from pgtrunk_gateway.relay.dialogue import Dialogue
+    from pgtrunk_gateway.relay.tally import Place
 
 __all__ = ["OWNERS", "Visit", "log_in_to_console", "peer_uid"]
 
@@ -45,18 +48,23 @@ class Visit:
     """Under which of its names."""
     admin: bool
     """Whether it may do more than look."""
+    application_name: str = ""
+    place: Place | None = None
+    """What it counts as, until it leaves."""
 
 
 async def log_in_to_console(
-    context: Context, dialogue: Dialogue, user: str, database: str, address: str | None
+    context: Context, dialogue: Dialogue, packet: Mapping[str, str], address: str | None
 ) -> Visit:
-    """Raises the error to refuse it with."""
-    if user in OWNERS and peer_uid(dialogue.transport) == os.getuid():
-        return Visit(user, database, admin=True)
-    if context.config.auth_type != "any":
-        # Who auth_query knows is looked up as for a database that has no settings of its own.
-        user = (await authenticate(context, dialogue, user, address, DatabaseConfig(name=database))).user
-    return Visit(user, database, admin=_is_admin(context.config, user))
+    """``packet``: the parameters of the startup packet. Raises the error to refuse it with."""
+    user, database = names(packet)
+    admin = user in OWNERS and peer_uid(dialogue.transport) == os.getuid()
+    if not admin:
+        if context.config.auth_type != "any":
+            # Who auth_query knows is looked up as for a database that has no settings of its own.
+            user = (await authenticate(context, dialogue, user, address, DatabaseConfig(name=database))).user
+        admin = _is_admin(context.config, user)
+    return Visit(user, database, admin=admin, application_name=packet.get("application_name", ""))
 
 
 def _is_admin(config: Config, user: str) -> bool:
