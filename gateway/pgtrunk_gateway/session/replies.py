@@ -199,7 +199,7 @@ class Replies(Cutting):
                 break
             if end > size:
                 break
-            if plain and kind == _READY:
+            if plain and kind == _READY and length == 5:
                 queue.popleft()
                 self.status = data[pos + 5]
                 self.copying = False
@@ -277,7 +277,10 @@ class Replies(Cutting):
                 self.asker.forget_all([owed for owed in self.queue if isinstance(owed, Naming)])
 
     def _ready(self, data: bytes, start: int, end: int) -> None:
-        self.status = data[start + 5]
+        if end - start == 6:
+            self.status = data[start + 5]
+        else:
+            self._out_of_step()
         self.copying = False
         while not (owed := self.queue.popleft()).ready:
             self._out_of_step()
