@@ -115,7 +115,8 @@ def _pytest(plan: Run, folder: GuardedFolder, python: Path) -> None:
         f"PATH={plan.postgres}:{os.defpath}",
         f"BOUNCER_EXE={plan.program or python.parent / GATEWAY}",
     ]
-    command += ["PYTHONDONTWRITEBYTECODE=1", f"TMPDIR={folder.path}"]
+    # Whoever runs it cannot write beside the gateway's sources, and would compile them at every start.
+    command += [f"PYTHONPYCACHEPREFIX={folder.path}/pycache", f"TMPDIR={folder.path}"]
     # Short paths, for unix sockets are in them; no output of tests that pass, and the whole log of those that fail.
     command += [str(python), "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={folder.path}/t"]
     command += [f"--rootdir={folder.path}/suite", "-c", f"{folder.path}/suite/pyproject.toml"]
