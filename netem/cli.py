@@ -5,17 +5,24 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from netem import keeper
 from netem.errors import LabError
 from netem.hosts import require_root
 from netem.lab import Lab
 from netem.measure import measure
+from netem.runner import RESULTS, Runner
+from netem.scenario import OVERHEAD, Scenario
 from netem.spec import LinkSpec
 
 if TYPE_CHECKING:
     from netem.measure import LinkReport, RoundTrips
+    from netem.scenario import Cell
 
 __all__ = ["main"]
 
@@ -51,6 +58,12 @@ def _parser() -> argparse.ArgumentParser:
             "--link", choices=["tc", "tun"], help="how it is made; default: the kernel's netem, if any"
         )
         command.set_defaults(run=run)
+    play = commands.add_parser("run", help="run a scenario, and store what came out", description="Runs a scenario.")
+    play.add_argument("scenario", metavar="NAME", help=", ".join(Scenario.names()))
+    play.add_argument("--quick", action="store_true", help="shorter, with fewer arms: to see that it works")
+    play.add_argument("--link", choices=["tc", "tun"], help="how the link is made")
+    play.add_argument("--output", metavar="FOLDER", type=Path, default=RESULTS, help="default: results/wan")
+    play.set_defaults(run=_run)
     down = commands.add_parser("down", help="end what `up` made")
     down.set_defaults(run=_down)
     status = commands.add_parser("status", help="say what is up, and how to get inside")
@@ -87,6 +100,41 @@ def _check(arguments: argparse.Namespace) -> int:
         report = measure(lab)
     _print(report)
     return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    scenario = Scenario.load(arguments.scenario, quick=arguments.quick)
+    cells = list(scenario.cells())
+    print(f"{scenario.name}: {scenario.question}")
+    if scenario.dropped:
+        print(f"--quick leaves out {', '.join(scenario.dropped)}")
+    print(f"{len(cells)} runs, about {scenario.seconds / 60:.0f} min")
+    command = "python -m netem " + " ".join(sys.argv[1:])
+    with Lab(link=arguments.link) as lab, _progress() as progress:
+        print(f"link: {lab.link.kind}, since {lab.why}")
+        bar = progress.add_task(scenario.name, total=scenario.seconds)
+
+        def tell(cell: Cell, result: dict[str, Any] | None) -> None:
+            if result is None:
+                progress.update(bar, advance=1, description=cell.name)
+                return
+            progress.update(bar, completed=_so_far(cells, cell))
+            found = result["result"]
+            progress.console.print(
+                f"{cell.setting:22} {cell.arm.name:22} {found['per_second']:8.0f}/s  p50 {found['p50_ms']:8.1f}  "
+                f"p99 {found['p99_ms']:8.1f}  p99.9 {found['p99.9_ms']:8.1f} ms  failed {found['failed']}"
+            )
+
+        Runner(scenario, lab, command=command, folder=arguments.output).run(tell)
+    return 0
+
+
+def _so_far(cells: list[Cell], done: Cell) -> float:
+    return sum(cell.load.seconds + OVERHEAD for cell in cells[: cells.index(done) + 1])
+
+
+def _progress() -> Progress:
+    return Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=Console())
 
 
 def _print(report: LinkReport) -> None:

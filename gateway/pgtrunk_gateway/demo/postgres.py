@@ -21,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, urlencode
@@ -58,23 +58,26 @@ class EmbeddedPostgresError(PgtrunkError):
 
 
 class EmbeddedPostgres:
-    """One PostgreSQL server on 127.0.0.1 and on a unix socket, with a superuser `postgres`.
+    """One PostgreSQL server on `host` and on a unix socket, with a superuser `postgres`.
 
     `max_connections`, `settings`: of postgresql.conf; `settings` override what is set here. `trust`: no passwords, else
-    scram-sha-256. Can be stopped and started again on the same port and data; `close`, or the end of the `with`
+    scram-sha-256. `clients`: networks that may connect besides `host` itself. Can be stopped and started again on the same port and data; `close`, or the end of the `with`
     statement, removes it.
     """
 
-    host = "127.0.0.1"
     user = "postgres"
 
     def __init__(
         self,
         *,
+        host: str = "127.0.0.1",
+        clients: Sequence[str] = (),
         max_connections: int = 100,
         trust: bool = False,
         settings: Mapping[str, str | int | bool] | None = None,
     ) -> None:
+        self.host = host
+        self.clients = tuple(clients)
         self.max_connections = max_connections
         self.trust = trust
         self.settings = {name: _setting(value) for name, value in (settings or {}).items()}
@@ -243,7 +246,8 @@ class EmbeddedPostgres:
         folder = self._existing_folder
         authentication = "trust" if self.trust else "scram-sha-256"
         hba = folder.path / "hba"
-        hba.write_text(f"local all all {authentication}\nhost all all {self.host}/32 {authentication}\n")
+        networks = "".join(f"host all all {each} {authentication}\n" for each in (f"{self.host}/32", *self.clients))
+        hba.write_text(f"local all all {authentication}\n{networks}")
         folder.account.own(hba)
         settings = _FAST | {
             "hba_file": str(hba),

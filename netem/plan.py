@@ -1,0 +1,101 @@
+"""What one run does: which way sessions take (arm), what they ask (workload), how often (load). Values, as JSON too."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+from netem.errors import LabError
+
+__all__ = ["Arm", "ArmKind", "Load", "LoadKind", "Run", "Workload", "WorkloadKind"]
+
+ArmKind = Literal["direct", "pgbouncer", "pgbouncer-tls", "tcp", "tls", "quic", "sidecar", "mux"]
+"""direct: TCP to Postgres; pgbouncer: TCP to PgBouncer; tcp, tls: TCP to our gateway; quic: a trunk in the client's
+process; sidecar: the same through `pgtrunk sidecar`; mux: all over one TCP connection to our gateway, to compare."""
+LoadKind = Literal["fixed", "ramp", "closed", "burst"]
+WorkloadKind = Literal["select", "rows", "insert", "transaction", "cte", "function", "bulk", "connect"]
+"""connect: a session is opened, inserts a row, and is closed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One way to Postgres. ``sessions`` at most; over QUIC on ``connections`` with ``streams`` each."""
+
+    kind: ArmKind
+    sessions: int
+    connections: int = 0
+    streams: int = 0
+    rto_min: float = 0.0
+    """Seconds; TCP's smallest retransmission timeout on both ends. 0: the system's, 200 ms."""
+    congestion: str = ""
+    """TCP's congestion control; "": the system's."""
+
+    @property
+    def name(self) -> str:
+        """Such as ``quic-10x40`` or ``pgbouncer-400-rto30``: unique in a scenario."""
+        size = f"{self.connections}x{self.streams}" if self.connections else str(self.sessions)
+        extra = f"-rto{self.rto_min * 1000:g}" if self.rto_min else ""
+        return f"{self.kind}-{size}{extra}" + (f"-{self.congestion}" if self.congestion else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How often something is asked. Times in seconds.
+
+    fixed: ``rate`` per second; ramp: from 0 to ``rate``; closed: each session asks as soon as it has an answer, after
+    ``think``; burst: ``size`` at once, every ``every`` seconds. Open loops (all but closed) count latency from the
+    moment when something was to be asked, whether or not a session was free then.
+    """
+
+    kind: LoadKind
+    seconds: float
+    rate: float = 0.0
+    think: tuple[float, float] = (0.0, 0.0)
+    """Between these, evenly."""
+    size: int = 0
+    every: float = 1.0
+    users: int = 0
+    """closed: who asks, over the sessions there are; 0: one for each session."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What is asked. ``octets`` is the size of an answer (rows) or of all of a transfer (bulk)."""
+
+    kind: WorkloadKind = "select"
+    octets: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of the client program. ``address`` is where its sessions go."""
+
+    arm: Arm
+    load: Load
+    workload: Workload
+    host: str
+    port: int
+    database: str
+    user: str
+    password: str = field(repr=False)
+    ca_file: str = ""
+    warmup: float = 1.0
+    """Seconds of the same load ahead of the measured one, at a tenth of a ramp's rate."""
+    seed: int = 1
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Run:
+        load = dict(data["load"])
+        load["think"] = tuple(load["think"])
+        parts = {"arm": Arm(**data["arm"]), "load": Load(**load), "workload": Workload(**data["workload"])}
+        return cls(**{**data, **parts})
+
+
+def checked_kind(kind: str, kinds: Any) -> str:
+    """``kind``, where it is one of a Literal. Raises :class:`LabError`."""
+    if kind not in get_args(kinds):
+        raise LabError(f'unknown kind "{kind}"; known are {", ".join(get_args(kinds))}')
+    return kind
