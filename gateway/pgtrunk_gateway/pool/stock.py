@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
+from pgtrunk_gateway.address import readable
 from pgtrunk_gateway.errors import BackendRefused, BackendUnavailable, GatewayError
 from pgtrunk_gateway.pool.accounts import Account, admit
 from pgtrunk_gateway.pool.backend import Backend, BackendState, Errand
@@ -258,7 +259,11 @@ class Stock:
         backend.expires = self._end_of_life(backend)
         self.backends[backend.id] = backend
         self.counters.opened += 1
-        log.info("S-%d: %s@%s new connection to server (pid=%d)", backend.id, self.key, self.target, backend.pid)
+        origin = _origin(opened.transport)
+        log.info(
+            "S-%d: %s@%s new connection to server (from %s, pid=%d)",
+            backend.id, self.key, self.target, origin, backend.pid,
+        )  # fmt: skip
         opened.transport.set_protocol(backend)
         # Before it is given away: a session whose client does not read has it pause again.
         opened.transport.resume_reading()
@@ -381,3 +386,9 @@ class Stock:
     def _give_up_opening(self) -> None:
         for _ in range(self._opening.give_up()):
             self._unbook()
+
+
+def _origin(transport: asyncio.Transport) -> str:
+    """The gateway's own end of a connection, for the log."""
+    name = transport.get_extra_info("sockname")
+    return readable(name) if isinstance(name, tuple) else "unix"
