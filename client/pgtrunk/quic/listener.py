@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from aioquic.quic.connection import QuicConnectionAdapter, QuicConnectionState
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from pgtrunk.errors import TrunkError
     from pgtrunk.quic.config import ByteBudget, QuicLimits
+    from pgtrunk.quic.identity import Identity
     from pgtrunk.quic.retry import RetryTokens
 
 __all__ = ["Acceptor", "Door", "Listener"]
@@ -146,6 +147,16 @@ class Listener:
     async def attach(self, sock: socket.socket) -> None:
         """Receives on one more bound socket, which it takes over."""
         self._endpoints.append(await open_endpoint(sock, self._demux.datagram_received, self.udp))
+
+    def reload_certificates(self, identity: Identity) -> None:
+        """Handshakes that begin from now on are with ``identity``; connections that are there go on."""
+        door = self.door
+        self.door = replace(
+            door,
+            quic=identity.presented_by(door.quic),
+            policy=replace(door.policy, authority=identity.authority),
+            warnings=identity.warnings,
+        )
 
     def stop_accepting(self) -> None:
         """Refuses new connections from now on; those there are go on."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from pgtrunk.quic.admission import AdmissionLimits, RetryMode
 from pgtrunk.quic.config import ALPN, ByteBudget, QuicLimits, quic_configuration
-from pgtrunk.quic.credentials import load_authority, load_credentials
+from pgtrunk.quic.identity import Identity
 from pgtrunk.quic.listener import Acceptor, Door, Listener
 from pgtrunk.quic.retry import RetryTokens
 from pgtrunk.quic.sealing import Sealer
@@ -22,7 +22,7 @@ from pgtrunk.quic.server_tls import HandshakePolicy
 from pgtrunk.quic.sockets import bind_all, tune
 from pgtrunk.quic.tickets import Tickets
 
-__all__ = ["Acceptor", "Listener", "ServerConfig", "listen"]
+__all__ = ["Acceptor", "Identity", "Listener", "ServerConfig", "listen"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,24 +88,20 @@ async def listen(host: str, port: int, *, config: ServerConfig, accept: Acceptor
 
 def _door(config: ServerConfig, accept: Acceptor, *, now: float) -> Door:
     """Loads all that is in files, and puts together what the listener works with."""
-    credentials = load_credentials(config.cert_file, config.key_file, now=now)
-    authority = load_authority(config.client_ca_file, now=now) if config.client_ca_file is not None else None
+    identity = Identity.load(config.cert_file, config.key_file, config.client_ca_file, now=now)
     quic = quic_configuration(config.limits, is_client=False, alpn=config.alpn)
-    quic.certificate = credentials.certificate
-    quic.certificate_chain = list(credentials.chain)
-    quic.private_key = credentials.key
     return Door(
-        quic=quic,
+        quic=identity.presented_by(quic),
         limits=config.limits,
         budget=config.budget,
         admission=config.admission,
         policy=HandshakePolicy(
             Tickets(Sealer(config.keys, "ticket")),
-            authority.clients if authority is not None else None,
+            identity.authority,
             clock=time.time,
             entropy=os.urandom,
         ),
         tokens=RetryTokens(Sealer(config.keys, "retry")),
         accept=accept,
-        warnings=(*credentials.warnings, *(authority.warnings if authority is not None else ())),
+        warnings=identity.warnings,
     )

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from typing import TYPE_CHECKING
 
 from pgtrunk.errors import CertificateFileError
 from pgtrunk.quic.config import ByteBudget, QuicLimits
-from pgtrunk.quic.server import Listener, ServerConfig, listen
+from pgtrunk.quic.server import Identity, Listener, ServerConfig, listen
 from pgtrunk_gateway.address import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pgtrunk.quic.driver import ConnectionDriver
     from pgtrunk_gateway.config.load import Loaded
     from pgtrunk_gateway.config.settings import Config
+    from pgtrunk_gateway.errors import ConfigError
     from pgtrunk_gateway.fronts.front import SessionFactory
 
 __all__ = ["QuicFront"]
@@ -52,7 +54,7 @@ class QuicFront:
                 port = config.quic_listen_port or (listeners[0].addresses[0][1] if listeners else 0)
                 listeners.append(await listen(host, port, config=server, accept=lambda _: session("quic")))
         except CertificateFileError as error:
-            raise loaded.at(error.setting or "quic_cert_file").error(str(error)) from error
+            raise _blamed(loaded, error) from error
         except BaseException:
             await cls._close(listeners)
             raise
@@ -80,6 +82,25 @@ class QuicFront:
         """Open streams; each is a session, or about to become one."""
         return sum(listener.streams for listener in self.listeners)
 
+    def prepare(self, loaded: Loaded) -> Callable[[], None]:
+        """New connections are with the certificates as they are now; without quic_cert_file all stays as it is."""
+        config = loaded.config
+        if config.quic_cert_file is None or config.quic_key_file is None:
+            return lambda: None
+        try:
+            identity = Identity.load(
+                config.quic_cert_file, config.quic_key_file, config.quic_client_ca_file, now=time.time()
+            )
+        except CertificateFileError as error:
+            raise _blamed(loaded, error) from error
+        return lambda: self._present(identity)
+
+    def _present(self, identity: Identity) -> None:
+        for warning in identity.warnings:
+            log.warning("quic: %s", warning)
+        for listener in self.listeners:
+            listener.reload_certificates(identity)
+
     def drain(self) -> None:
         self.stop_accepting()
 
@@ -95,6 +116,10 @@ class QuicFront:
         for listener in listeners:
             listener.close()
         await asyncio.gather(*(listener.wait_closed() for listener in listeners))
+
+
+def _blamed(loaded: Loaded, error: CertificateFileError) -> ConfigError:
+    return loaded.at(error.setting or "quic_cert_file").error(str(error))
 
 
 def _server_config(config: Config, budget: ByteBudget) -> ServerConfig:
