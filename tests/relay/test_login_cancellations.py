@@ -115,3 +115,27 @@ async def test_a_client_that_half_closes_behind_its_first_packet(packet: CancelR
     assert lobby.session.state is State.CLOSED
     assert lobby.cancels.served == ([packet] if isinstance(packet, CancelRequest) else [])
     await lobby.end()
+
+
+async def test_a_client_that_is_gone_while_the_first_backend_is_waited_for() -> None:
+    """Nothing more is read by then, so that the end has to be seen by itself."""
+    lobby = Lobby()
+    lobby.pool.gate.clear()
+    await lobby.startup()
+    lobby.session.eof_received()
+    assert lobby.session.state is State.CLOSED
+    await lobby.end()
+
+
+async def test_one_that_has_said_more_by_then_is_heard() -> None:
+    lobby = Lobby()
+    lobby.pool.gate.clear()
+    startup = StartupMessage(parameters={"user": "app", "database": "shop"}).encode()
+    await lobby.send(startup + client.TERMINATE_MESSAGE)
+    lobby.session.eof_received()
+    assert lobby.session.state is State.LOGIN
+    lobby.pool.gate.set()
+    await lobby.settle()
+    assert lobby.session.state is State.CLOSED
+    assert lobby.context.counters.admitted == 1
+    await lobby.end()

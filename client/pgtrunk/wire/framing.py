@@ -75,6 +75,10 @@ class MessageReader:
         self.limit = limit
         self._buffer = b""
 
+    def __len__(self) -> int:
+        """Octets that have arrived and not been given back."""
+        return len(self._buffer)
+
     def feed(self, data: bytes) -> None:
         """Adds what arrived."""
         self._buffer += data

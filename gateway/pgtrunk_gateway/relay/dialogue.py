@@ -47,6 +47,11 @@ class Dialogue:
         """Whether there is something to :meth:`read` at once."""
         return bool(self._inbox)
 
+    @property
+    def is_over(self) -> bool:
+        """The client says no more, and all that it has said has been read."""
+        return self.ended and not self._inbox and not self._reader
+
     def data_received(self, data: bytes) -> None:
         self._inbox.data_received(data)
         if len(self._inbox) > _UNREAD and not self._paused:
