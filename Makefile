@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 SUITE ?=
 
-.PHONY: help run test test-long check format bench conformance venv clean
+.PHONY: help run test test-long check format bench conformance deaths venv clean
 
 help:
 	@echo 'make run         the demonstration: PostgreSQL, gateway, trunk, queries over QUIC (ARGS=--once: end after the table)'
@@ -17,6 +17,7 @@ help:
 	@echo 'make format      put the formatting right'
 	@echo 'make bench       CPU and throughput, beside a bare echo and PgBouncer'
 	@echo 'make conformance tests that are not ours, from a checkout of PgBouncer (SUITE=/path), against the gateway'
+	@echo 'make deaths      who dies in which state, and what comes of it: all cells of the matrix, as a table'
 	@echo 'make clean       remove $(VENV) and caches'
 
 venv: $(STAMP)
@@ -69,6 +70,9 @@ bench: $(STAMP)
 
 conformance: $(STAMP)
 	@exec $(BIN)/python tests/conformance --suite '$(SUITE)' $(ARGS)
+
+deaths: $(STAMP)
+	@exec $(BIN)/python tests/deaths $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -104,7 +104,11 @@ async def sidecar_process(
 
 
 async def program(
-    name: str, sidecar: SidecarProcess, *arguments: str, host: str | None = None
+    name: str,
+    sidecar: SidecarProcess,
+    *arguments: str,
+    host: str | None = None,
+    stdin: int = asyncio.subprocess.DEVNULL,
 ) -> asyncio.subprocess.Process:
     """Starts psql or pgbench, as the tests' user in the tests' database."""
     host, port = (str(sidecar.folder), 5432) if host is None else (host, sidecar.port)
@@ -115,7 +119,7 @@ async def program(
         *arguments,
         DATABASE,
         env=ENVIRONMENT,
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=stdin,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

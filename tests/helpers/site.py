@@ -27,10 +27,17 @@ DATABASE: Final = "e2e"
 
 
 class Admin:
-    """The superuser's direct connection to the tests' database. It blocks: for what takes a millisecond."""
+    """The superuser's direct connection to the tests' database, or another. It blocks: for what takes a millisecond."""
 
     def __init__(self, postgres: EmbeddedPostgres, database: str = DATABASE) -> None:
-        self._connection = psycopg.connect(postgres.dsn(database=database), autocommit=True)
+        self.database = database
+        self._dsn = postgres.dsn(database=database)
+        self._connection = psycopg.connect(self._dsn, autocommit=True)
+
+    def reconnect(self) -> None:
+        """After Postgres was down."""
+        self._connection.close()
+        self._connection = psycopg.connect(self._dsn, autocommit=True)
 
     def execute(self, statement: LiteralString, *values: object) -> None:
         self._connection.execute(statement, values or None)
@@ -42,17 +49,17 @@ class Admin:
         return self.rows(query, *values)[0][0]
 
     def backends(self) -> dict[int, str]:
-        """The pids of the user's backends in the tests' database, and what they do."""
+        """The pids of the user's backends in that database, and what they do."""
         query: LiteralString = "SELECT pid, state FROM pg_stat_activity WHERE datname = %s AND usename = %s"
-        return {pid: state or "starting" for pid, state in self.rows(query, DATABASE, USER)}
+        return {pid: state or "starting" for pid, state in self.rows(query, self.database, USER)}
 
     def running(self, text: str) -> list[int]:
-        """The pids of the user's backends that run a query with ``text`` in it."""
+        """The pids of those of them that run a query with ``text`` in it."""
         query: LiteralString = (
             "SELECT pid FROM pg_stat_activity"
             " WHERE datname = %s AND usename = %s AND state = 'active' AND position(%s in query) > 0"
         )
-        return [pid for (pid,) in self.rows(query, DATABASE, USER, text)]
+        return [pid for (pid,) in self.rows(query, self.database, USER, text)]
 
     def is_locked(self, table: str) -> bool:
         """Whether some transaction holds a lock on a row of ``table``, or has written to it."""
