@@ -29,7 +29,7 @@ ARCHITECTURE = DOCUMENTS["ARCHITECTURE.md"]
 
 FOREIGN = ("asyncio", "asyncpg")
 """Packages of others whose names the documents use."""
-NOT_OURS = {"executemany", "fetchval", "psql", "pgbench", "skipif", "python3", "hdrhistogram"}
+NOT_OURS = {"executemany", "fetchval", "pgbouncer", "psql", "pgbench", "skipif", "python3", "hdrhistogram"}
 KEYS = {*MAIN, *DATABASE_KEYS, *USER_KEYS, *TRACKED}
 """Of gateway.ini, and Postgres' own that a session keeps."""
 ASYNCPG = {*inspect.signature(asyncpg.create_pool).parameters, *inspect.signature(asyncpg.connect).parameters}
