@@ -64,6 +64,11 @@ def _parser() -> argparse.ArgumentParser:
     play.add_argument("--link", choices=["tc", "tun"], help="how the link is made")
     play.add_argument("--output", metavar="FOLDER", type=Path, default=RESULTS, help="default: results/wan")
     play.set_defaults(run=_run)
+    report = commands.add_parser(
+        "report", help="make the report of all that is stored", description="Makes the report."
+    )
+    report.add_argument("--results", metavar="FOLDER", type=Path, default=RESULTS.parent, help="default: results")
+    report.set_defaults(run=_report)
     down = commands.add_parser("down", help="end what `up` made")
     down.set_defaults(run=_down)
     status = commands.add_parser("status", help="say what is up, and how to get inside")
@@ -126,6 +131,15 @@ def _run(arguments: argparse.Namespace) -> int:
             )
 
         Runner(scenario, lab, command=command, folder=arguments.output).run(tell)
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    # Imported here: only this command draws.
+    from netem.report.make import make
+
+    for path in make(arguments.results):
+        print(path)
     return 0
 
 
