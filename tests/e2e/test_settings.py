@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import asyncpg
 import psycopg
 import pytest
 
+from helpers.flights import counted
 from helpers.raw_session import RawSession
 from pgtrunk.wire import frontend
 
 if TYPE_CHECKING:
-    from helpers.gateways import LocalGateway, Start, Way
+    from helpers.gateways import Start, Way
 
 BERLIN = {
     "application_name": 'first\'s \\ "app"',
@@ -33,28 +33,6 @@ TOKYO = {
     "default_transaction_read_only": "off",
     "standard_conforming_strings": "on",
 }
-
-
-class CountedTransport:
-    """Stands before a backend's transport and counts what is written: each write is a flight to Postgres."""
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self.writes: list[bytes] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        self.writes.append(data)
-        self._transport.write(data)
-
-
-def counted(gateway: LocalGateway) -> CountedTransport:
-    (backend,) = (backend for pool in gateway.gateway.pools for backend in pool.backends.values())
-    transport: Any = CountedTransport(backend.transport)
-    backend.transport = transport
-    return transport  # type: ignore[no-any-return]
 
 
 async def test_sessions_on_one_backend_keep_their_settings(start: Start, pooled: Way) -> None:

@@ -15,6 +15,7 @@ from typing import ClassVar
 from helpers.postgres_layout import check_layout
 from helpers.postgres_sql import (
     DEFAULTS,
+    OTHERS,
     TRANSACTION,
     Command,
     Copy,
@@ -41,7 +42,7 @@ class PostgresModel(Transactions):
     """One backend, after its login."""
 
     def __init__(self, store: Store | None = None, settings: dict[str, str] | None = None, pid: int = 1) -> None:
-        super().__init__(store if store is not None else Store(), {**DEFAULTS, **(settings or {})})
+        super().__init__(store if store is not None else Store(), {**DEFAULTS, **OTHERS, **(settings or {})})
         self.pid = pid
         self.closed = False
         self.received: list[str] = []
@@ -49,7 +50,7 @@ class PostgresModel(Transactions):
         self.statements: dict[str, Prepared] = {}
         self.running: Callable[[], None] | None = None
         """How a sleep goes on when it is over."""
-        self._reported = dict(self.session.settings)
+        self._reported = self.reported
         self._extended = False
         self._skipping = False
         self._copy: tuple[str, list[int], bool] | None = None
@@ -57,6 +58,11 @@ class PostgresModel(Transactions):
         self._buffer = b""
         self._out: list[bytes] = []
         self._flushed = 0
+
+    @property
+    def reported(self) -> dict[str, str]:
+        """What it reports, as it is now."""
+        return {name: value for name, value in self.session.settings.items() if name not in OTHERS}
 
     @property
     def clean(self) -> bool:
@@ -148,7 +154,7 @@ class PostgresModel(Transactions):
             self._ready()
 
     def _ready(self) -> None:
-        for name, value in self.session.settings.items():
+        for name, value in self.reported.items():
             if self._reported[name] != value:
                 self._reported[name] = value
                 self._say(server.parameter_status(name, value))
@@ -217,6 +223,10 @@ class PostgresModel(Transactions):
         if words == "deallocate":
             if self.statements.pop(arguments[0], None) is None:
                 raise SqlError("26000", f'prepared statement "{arguments[0]}" does not exist')
+            return
+        if words == "reset":
+            names = arguments or tuple(self._defaults)
+            self.session.settings.update({name: self._defaults[name] for name in names})
             return
         if words == "discard all":
             if self.block != "I" or self._pending:

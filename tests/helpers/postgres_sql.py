@@ -108,7 +108,9 @@ DEFAULTS = {
     "TimeZone": "UTC",
 }
 """The settings that are reported, and their values."""
-_NAMES = {name.lower(): name for name in DEFAULTS}
+OTHERS = {"lock_timeout": "0", "statement_timeout": "0", "temp_tablespaces": "", "role": "none"}
+"""Some of those that are not."""
+_NAMES = {name.lower(): name for name in (*DEFAULTS, *OTHERS)}
 _CANONICAL = {
     ("DateStyle", "iso"): "ISO, MDY",
     ("DateStyle", "iso, dmy"): "ISO, DMY",
@@ -129,6 +131,10 @@ def setting(name: str) -> str:
 def canonical(name: str, value: str) -> str:
     if name == "DateStyle" and value.lower().split(",")[0] not in ("iso", "german", "sql", "postgres"):
         raise SqlError("22023", f'invalid value for parameter "DateStyle": "{value}"')
+    if name.endswith("_timeout") and not re.fullmatch(r"\d+(ms|s)?", value):
+        raise SqlError("22023", f'invalid value for parameter "{name}": "{value}"')
+    if name == "role" and value == "nobody":
+        raise SqlError("22023", 'role "nobody" does not exist')
     return _CANONICAL.get((name, value.lower()), value)
 
 
@@ -209,7 +215,9 @@ _GRAMMAR: list[tuple[str, Callable[..., Command]]] = [
     (r"begin|start transaction", lambda: Utility("begin", (), "BEGIN")),
     (r"commit", lambda: Utility("commit", (), "COMMIT")),
     (r"rollback", lambda: Utility("rollback", (), "ROLLBACK")),
-    (rf"set (\w+) ?(?:=|to) ?{_LITERAL}", lambda *a: Utility("set", a, "SET")),
+    (r"reset all", lambda: Utility("reset", (), "RESET")),
+    (r'reset "?(\w+)"?', lambda name: Utility("reset", (setting(name),), "RESET")),
+    (rf'set "?(\w+)"? ?(?:=|to) ?{_LITERAL}', lambda *a: Utility("set", a, "SET")),
     (r"discard all", lambda: Utility("discard all", (), "DISCARD ALL")),
     (r"deallocate all", lambda: Utility("deallocate all", (), "DEALLOCATE ALL")),
     (r'deallocate "?([^"]+)"?', lambda *a: Utility("deallocate", a, "DEALLOCATE")),

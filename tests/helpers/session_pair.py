@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from helpers.postgres_model import PostgresModel
-from helpers.postgres_sql import DEFAULTS, Store
+from helpers.postgres_sql import DEFAULTS, OTHERS, Store
 from helpers.transcript import transcript
 from helpers.transports import FakeTransport
 from pgtrunk.wire.backend import BackendKeyData
@@ -29,7 +29,7 @@ from pgtrunk_gateway.relay.context import Context
 from pgtrunk_gateway.relay.login import Admission
 from pgtrunk_gateway.relay.session import Session
 from pgtrunk_gateway.relay.terms import Terms
-from pgtrunk_gateway.session.parameters import profile
+from pgtrunk_gateway.session.parameters import pack, profile
 from pgtrunk_gateway.session.replies import Replies
 from pgtrunk_gateway.session.statements import Catalogue, Prepared
 from pgtrunk_gateway.stats.counters import PoolStats
@@ -64,7 +64,7 @@ class Link:
         self.transport = FakeTransport()
         self.pending: list[bytes] = []
         """Chunks on their way from Postgres."""
-        replies = Replies(Prepared(prepared), dict(model.session.settings))
+        replies = Replies(Prepared(prepared), model.reported)
         key = BackendKeyData(model.pid, b"\0\0\0\1")
         self.backend = Backend(self.transport, TARGET, key, replies, on_free=pool.give, on_lost=pool.lost)
         self.backend.expires = float("inf")
@@ -164,7 +164,7 @@ class FakeCancels:
 class PairedClient:
     """One client and its session."""
 
-    def __init__(self, pair: SessionPair, settings: dict[str, str]) -> None:
+    def __init__(self, pair: SessionPair, settings: dict[str, str], others: dict[str, str]) -> None:
         self.pair = pair
         self.transport = FakeTransport(peername=("192.0.2.1", 40000))
         self.session = LoggedIn(pair.context, "tcp")
@@ -179,7 +179,7 @@ class PairedClient:
                 pool=cast("Pool", pair.pool),
                 place=pair.context.tally.enter(1000),
                 key=CancelKey(1, b"\0\0\0\0"),
-                profile=profile({**DEFAULTS, **settings}),
+                profile=profile({**DEFAULTS, **settings}, pack(others)),
                 certain=pair.certain,
                 terms=pair.terms,
             ),
@@ -264,7 +264,9 @@ class SessionPair:
         return link
 
     def connect(self, **settings: str) -> PairedClient:
-        client = PairedClient(self, settings)
+        """A client with these settings; those that Postgres does not report are known by it."""
+        others = {name: value for name, value in settings.items() if name in OTHERS}
+        client = PairedClient(self, {name: value for name, value in settings.items() if name not in others}, others)
         self.clients.append(client)
         return client
 

@@ -14,6 +14,7 @@ from pgtrunk.wire.framing import messages
 from pgtrunk.wire.startup import PROTOCOL_3_0, CancelRequest, GSSENCRequest, SSLRequest, StartupMessage
 from pgtrunk_gateway.auth import ClientExchange
 from pgtrunk_gateway.errors import BackendUnavailable
+from pgtrunk_gateway.session.parameters import pack
 from pgtrunk_gateway.session.state import State
 
 
@@ -91,8 +92,8 @@ async def test_a_cancel_request_is_served_and_no_session() -> None:
         ({"user": ""}, "28000", "no user name"),
         ({"database": "shoe"}, "3D000", "no such database: shoe"),
         ({"replication": "database"}, "0A000", "replication"),
-        ({"work_mem": "1GB"}, "0A000", "unsupported startup parameter: work_mem"),
-        ({"options": "-c work_mem=1GB"}, "0A000", "unsupported startup parameter: options"),
+        ({"work mem": "1GB"}, "42704", 'unrecognized configuration parameter "work mem"'),
+        ({"options": "-d 3"}, "0A000", "unsupported options startup parameter: only '-c config=val' and"),
     ],
 )
 async def test_startup_packets_that_are_refused(parameters: dict[str, str], sqlstate: str, words: str) -> None:
@@ -115,16 +116,28 @@ async def test_what_is_no_startup_packet(garbage: bytes) -> None:
     await lobby.end()
 
 
-async def test_a_setting_that_this_server_does_not_report_cannot_be_carried() -> None:
-    """search_path, before PostgreSQL 18: it would be told as if it were made, and be made nowhere."""
-    lobby = Lobby()
-    refused = error(await lobby.startup(search_path="shop"))
-    assert (refused.sqlstate, refused.message) == ("0A000", "unsupported startup parameter: search_path")
-    await lobby.end()
-    lobby = Lobby(ignore_startup_parameters=("search_path",))
+@pytest.mark.parametrize(("ignored", "others"), [((), {"search_path": "shop"}), (("search_path",), {})])
+async def test_a_setting_that_this_server_does_not_report_is_not_told(
+    ignored: tuple[str, ...], others: dict[str, str]
+) -> None:
+    """search_path, before PostgreSQL 18: it is made when a backend is there, unless it is to be ignored."""
+    lobby = Lobby(ignore_startup_parameters=ignored)
     welcome = await lobby.startup(search_path="shop")
     assert kinds(welcome).endswith("Z")
     assert b"search_path" not in welcome
+    assert lobby.session.profile[-1] == pack(others)
+    await lobby.end()
+
+
+async def test_settings_in_options_are_those_of_the_packet() -> None:
+    lobby = Lobby(ignore_startup_parameters=("extra_float_digits",))
+    options = "-c lock_timeout=5s --DateStyle=German -cextra_float_digits=3 -c application_name=theirs"
+    welcome = await lobby.startup(options=options, work_mem="1MB", application_name="mine")
+    assert server.parameter_status("DateStyle", "German") in welcome
+    assert server.parameter_status("application_name", "mine") in welcome
+    assert lobby.session.profile[-1] == pack({"lock_timeout": "5s", "work_mem": "1MB"})
+    assert lobby.session.admission is not None
+    assert not lobby.session.admission.certain
     await lobby.end()
 
 

@@ -13,9 +13,14 @@ from pgtrunk_gateway.session.parameters import (
     apply,
     changed,
     dialect,
+    doubted,
+    is_lasting,
+    pack,
     profile,
+    setting_name,
     startup_value,
-    tracked_name,
+    unpack,
+    with_value,
 )
 
 BASE = dict.fromkeys(TRACKED, "x") | {"client_encoding": "UTF8"}
@@ -27,12 +32,12 @@ def applied(**wanted: str) -> str:
 
 @pytest.mark.parametrize("name", TRACKED)
 def test_names_in_any_case(name: str) -> None:
-    assert tracked_name(name.upper()) == tracked_name(name.lower()) == name
+    assert setting_name(name.upper()) == setting_name(name.lower()) == name
 
 
 @pytest.mark.parametrize("name", ["work_mem", "", "user", "datestyle "])
 def test_other_names(name: str) -> None:
-    assert tracked_name(name) is None
+    assert setting_name(name.upper()) == name
 
 
 @pytest.mark.parametrize("value", ["utf8", "UTF8", "utf-8", "Unicode", "'UTF-8'"])
@@ -46,7 +51,7 @@ def test_other_values_are_left_to_the_server() -> None:
 
 
 def test_a_profile_has_what_is_reported_in_one_order() -> None:
-    assert profile({"TimeZone": "UTC", "server_version": "18"}) == (None, None, "UTC", *[None] * (len(TRACKED) - 3))
+    assert profile({"TimeZone": "UTC", "server_version": "18"}) == (None, None, "UTC", *[None] * (len(TRACKED) - 3), "")
     assert profile(BASE) == profile(dict(reversed(BASE.items())))
 
 
@@ -128,9 +133,64 @@ def test_a_value_that_is_not_ascii_is_carried_in_the_encoding_of_its_session() -
 
 @given(st.lists(st.none() | st.text(max_size=5), min_size=len(TRACKED), max_size=len(TRACKED)))
 def test_any_profile_gives_sql_that_can_be_sent(values: list[str | None]) -> None:
-    wanted: Profile = tuple(value.replace("\0", "") if value is not None else None for value in values)
+    wanted: Profile = (*(value.replace("\0", "") if value is not None else None for value in values), "")
     sql = apply(profile(BASE), wanted)
     assert b"\0" not in sql
     assert sql.count(b"SET ") + sql.count(b"set_config") >= sum(
         value is not None and value != was for value, was in zip(wanted, profile(BASE), strict=True)
     )
+
+
+# -- what is not reported --------------------------------------------------------------------------------------------
+
+
+def other(now: dict[str, str | None], then: dict[str, str | None]) -> str:
+    return apply(profile(BASE, pack(now)), profile(BASE, pack(then))).decode()
+
+
+@given(st.dictionaries(st.from_regex("[a-z_.]+", fullmatch=True), st.none() | st.text(st.characters(min_codepoint=1))))
+def test_others_are_packed_and_unpacked(others: dict[str, str | None]) -> None:
+    assert unpack(pack(others)) == others
+    assert pack(dict(reversed(others.items()))) == pack(others)
+    assert unpack(doubted(pack(others))) == dict.fromkeys(others)
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "sql"),
+    [
+        ({}, {}, ""),
+        ({}, {"lock_timeout": "5s"}, "SET \"lock_timeout\"='5s'"),
+        ({"lock_timeout": "5s"}, {"lock_timeout": "5s"}, ""),
+        ({"lock_timeout": "5s"}, {"lock_timeout": "6s"}, "SET \"lock_timeout\"='6s'"),
+        ({"lock_timeout": "5s"}, {}, 'RESET "lock_timeout"'),
+        ({"lock_timeout": None}, {}, 'RESET "lock_timeout"'),
+        ({"lock_timeout": None}, {"lock_timeout": "5s"}, "SET \"lock_timeout\"='5s'"),
+        ({"b": "1", "c": "1"}, {"a": "1", "c": "2"}, 'RESET "b";SET "a"=\'1\';SET "c"=\'2\''),
+        ({}, {"app.user": "it's"}, "SET \"app\".\"user\"='it''s'"),
+        ({}, {"temp_tablespaces": "a,b"}, "SELECT pg_catalog.set_config('temp_tablespaces','a,b',false)"),
+        # Others may need the rights that the login has.
+        ({"role": "a", "b": "1"}, {"work_mem": "1"}, 'RESET "role";RESET "b";SET "work_mem"=\'1\''),
+        ({}, {"role": "a", "work_mem": "1"}, "SET \"work_mem\"='1';SET \"role\"='a'"),
+    ],
+)
+def test_what_is_not_reported_is_set_and_reset(
+    now: dict[str, str | None], then: dict[str, str | None], sql: str
+) -> None:
+    assert other(now, then) == sql
+
+
+def test_what_is_reported_comes_first() -> None:
+    wanted = profile(BASE | {"TimeZone": "UTC"}, pack({"lock_timeout": "1"}))
+    assert apply(profile(BASE), wanted) == b"SET TimeZone='UTC';SET \"lock_timeout\"='1'"
+
+
+def test_a_role_may_be_refused_one_day() -> None:
+    assert is_lasting(profile(BASE))
+    assert is_lasting(profile(BASE, pack({"work_mem": "1", "app.role": "x"})))
+    assert not is_lasting(profile(BASE, pack({"work_mem": "1", "role": "x"})))
+
+
+def test_one_value_of_many() -> None:
+    changed_one = with_value(profile(BASE, "o"), "TimeZone", "UTC")
+    assert list(changed(profile(BASE), changed_one)) == [("TimeZone", "UTC")]
+    assert changed_one[-1] == "o"

@@ -249,7 +249,7 @@ def test_behind_something_that_is_not_answered_a_flush_is_a_flush() -> None:
     exchange.plan(f.query(b"begin"))
     assert exchange.kinds(f.parse(b"a", ONE) + FLUSH) == "PH"
     exchange = Exchange()
-    exchange.replies.push(owed.HIDDEN_QUERY)
+    exchange.replies.push(owed.Applying(""))
     assert exchange.kinds(f.parse(b"a", ONE) + FLUSH) == "PS"
 
 

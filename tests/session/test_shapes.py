@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import frontend as client
 from pgtrunk.wire.framing import messages
-from pgtrunk_gateway.session.shapes import EXECUTION, OTHER, QUERY, shape_of
+from pgtrunk_gateway.session.shapes import EXECUTION, OTHER, QUERY, shape_of, shape_within
 
 BIND = client.bind(b"", b"name", [b"1"])
 DESCRIBE = client.describe_portal(b"")
@@ -93,3 +93,10 @@ def test_no_length_brings_it_down(length: int, rest: bytes) -> None:
     # A negative length that fits the size it pretends to have.
     for size in range(40):
         assert shape_of(b"B" + struct.pack("!i", size - 16) + b"\0x" * size) in (OTHER, EXECUTION)
+
+
+def test_what_is_longer_than_allowed_has_no_shape() -> None:
+    request = client.query(b"select 1")
+    assert shape_within(1 << 31) is shape_of
+    assert shape_within(len(request))(request) == QUERY
+    assert shape_within(len(request) - 1)(request) == OTHER

@@ -34,11 +34,12 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.pool.target import Target
     from pgtrunk_gateway.session.replies import Replies
 
-__all__ = ["OUT_OF_STEP", "Backend", "BackendState", "Errand"]
+__all__ = ["OUT_OF_STEP", "Backend", "BackendState", "Errand", "ids"]
 
 log = logging.getLogger(__name__)
 
-_ids = itertools.count(1)
+ids: Final = itertools.count(1)
+"""Of backends and sessions together, as in PgBouncer: a number in the log or the console means one of them."""
 _IDLE: Final = IDLE
 OUT_OF_STEP: Final = "server answers cannot be told apart"
 _GONE: Final = b"the client is gone"
@@ -103,13 +104,13 @@ class Backend(asyncio.Protocol):
         on_free: Callable[[Backend], None],
         on_lost: Callable[[Backend, str], None],
     ) -> None:
-        self.id = next(_ids)
+        self.id = next(ids)
         """Unique in this process, over all servers: pids may collide."""
         self.transport = transport
         self.target = target
         self.key = key
         self.replies = replies
-        self.profile: Profile = profile(replies.parameters)
+        self.profile: Profile = profile(replies.parameters, replies.others)
         """The settings that it has now."""
         self.stats = PoolStats()
         """Of its pool, once it is in one."""
@@ -154,7 +155,7 @@ class Backend(asyncio.Protocol):
             holder.relay(out)
         if not replies.queue and not replies.partial:
             if replies.parameters_changed:
-                self.profile = profile(replies.parameters)
+                self.profile = profile(replies.parameters, replies.others)
             holder.settled()
 
     # -- leases --------------------------------------------------------------------------------------------------------
@@ -277,7 +278,7 @@ class Backend(asyncio.Protocol):
         replies.take_notes()
         if not replies.in_step:
             self.retire(OUT_OF_STEP)
-        self.profile = profile(replies.parameters)
+        self.profile = profile(replies.parameters, replies.others)
         self.state = BackendState.OPEN
         errand, self._errand = self._errand, None
         reset, self._reset = self._reset, None
@@ -311,7 +312,7 @@ class Backend(asyncio.Protocol):
         elif replies.parameters_changed:
             # A reload of postgresql.conf reports changed settings to idle connections too.
             replies.take_notes()
-            self.profile = profile(replies.parameters)
+            self.profile = profile(replies.parameters, replies.others)
 
     def drop(self, reason: str) -> None:
         """The holder gives it up in the middle of a message, which Terminate would only complete."""

@@ -7,7 +7,6 @@ The base of :class:`~pgtrunk_gateway.relay.session.Session`, which adds the byte
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final, cast
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, cast
 from pgtrunk.wire import backend as server
 from pgtrunk_gateway.address import readable
 from pgtrunk_gateway.errors import GatewayError, QueryCanceled, ShuttingDown
+from pgtrunk_gateway.pool.backend import ids
 from pgtrunk_gateway.relay.visible import Visible
 from pgtrunk_gateway.session.inbound import Inbound
 from pgtrunk_gateway.session.requests import Requests
@@ -31,7 +31,6 @@ __all__ = ["FULL", "HELD", "SUSPENDED", "Lifecycle"]
 
 log = logging.getLogger(__name__)
 
-_ids = itertools.count(1)
 HELD: Final = 1
 """Reading is paused since enough is held."""
 FULL: Final = 2
@@ -45,7 +44,7 @@ class Lifecycle(Visible):
 
     def __init__(self, context: Context, front: str) -> None:
         super().__init__()
-        self.id = next(_ids)
+        self.id = next(ids)
         self.context = context
         self.front = front
         self.state = State.LOGIN
@@ -160,8 +159,9 @@ class Lifecycle(Visible):
         if self.state is not State.WAITING:
             return False
         self.backend = backend
-        self._begins(self._waited())
+        self._begun_at = now = self._waited()
         if self._particular:
+            self._begins(now)
             self._keep(backend)
         self._handle(Event.GRANTED)
         return True

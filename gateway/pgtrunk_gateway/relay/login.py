@@ -210,9 +210,9 @@ class SessionLogin:
             pool.entrust(accepted.secret, accepted.keys)
         self._pool = pool
         greeting = await pool.greet()
-        wanted = wishes.carried(wanted, greeting, ignored)
-        certain = all(parameters.is_certain(name, value, greeting) for name, value in wanted.items())
-        return self._welcome(place, user, entry, pool, {**greeting, **wanted}, certain)
+        wanted, others = wishes.part(wanted, greeting, ignored)
+        certain = not others and all(parameters.is_certain(name, value, greeting) for name, value in wanted.items())
+        return self._welcome(place, user, entry, pool, {**greeting, **wanted}, others, certain)
 
     def _negotiate(self, packet: StartupMessage) -> None:
         """The gateway speaks 3.0, without protocol options: one that asks for more is told so and goes on."""
@@ -245,6 +245,7 @@ class SessionLogin:
         entry: DatabaseConfig,
         pool: Pool,
         reported: Mapping[str, str],
+        others: Mapping[str, str],
         certain: bool,
     ) -> Admission:
         key = self._context.cancels.register(self._client)
@@ -260,7 +261,7 @@ class SessionLogin:
             pool=pool,
             place=place,
             key=key,
-            profile=parameters.profile(reported),
+            profile=parameters.profile(reported, parameters.pack(others)),
             certain=certain,
             terms=Terms.of(self._context.config, entry, user),
         )

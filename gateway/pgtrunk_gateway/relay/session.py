@@ -21,17 +21,19 @@ from pgtrunk_gateway.pool.backend import OUT_OF_STEP
 from pgtrunk_gateway.relay.lifecycle import HELD, SUSPENDED, Lifecycle
 from pgtrunk_gateway.relay.login import Admission, SessionLogin
 from pgtrunk_gateway.session import owed
-from pgtrunk_gateway.session.parameters import apply, changed, dialect
+from pgtrunk_gateway.session.parameters import apply, changed, dialect, is_lasting, with_value
 from pgtrunk_gateway.session.replies import IDLE
 from pgtrunk_gateway.session.requests import BrokenRequest
-from pgtrunk_gateway.session.shapes import OTHER, shape_of
+from pgtrunk_gateway.session.shapes import OTHER, shape_within
 from pgtrunk_gateway.session.skipping import skip_batch, skip_idle, skip_refused
 from pgtrunk_gateway.session.state import Event, State
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.pool.backend import Backend
+    from pgtrunk_gateway.relay.context import Context
     from pgtrunk_gateway.relay.terms import Terms
     from pgtrunk_gateway.relay.visiting import Visit
+    from pgtrunk_gateway.session.parameters import Profile
 
 __all__ = ["Session"]
 
@@ -53,6 +55,10 @@ class Session(Lifecycle):
     _certain = True
     """Whether the server is known to take the settings that the client wants."""
 
+    def __init__(self, context: Context, front: str) -> None:
+        super().__init__(context, front)
+        self._shape_of = shape_within(context.config.max_packet_size)
+
     def _start_login(self) -> None:
         self.login = SessionLogin(self.context, self)
 
@@ -61,7 +67,7 @@ class Session(Lifecycle):
         self.login = None
         self.admission = admission
         self._pool = admission.pool
-        self.profile = admission.profile
+        self.profile = self._initial = admission.profile
         self.requests.speak(dialect(self.profile))
         self._certain = admission.certain or admission.profile in admission.pool.taken
         self.stats = self.requests.stats = admission.pool.stats
@@ -97,8 +103,8 @@ class Session(Lifecycle):
         inbound = self._inbound
         state = self.state
         if (state is _STATE_IDLE or state is _STATE_LEASED) and not inbound.rest and not inbound.held:
-            shape = shape_of(data)
-            if shape and len(data) <= inbound.limit:
+            shape = self._shape_of(data)
+            if shape:
                 if state is _STATE_IDLE:
                     self._begin(data, shape)
                 else:
@@ -183,7 +189,7 @@ class Session(Lifecycle):
         if not sql:
             return b""
         backend.replies.unnamed = None
-        backend.replies.push(owed.HIDDEN_QUERY)
+        backend.replies.push(owed.Applying(self.profile[-1] or ""))
         return query(sql)
 
     def _send_settings_alone(self, settings: bytes, data: bytes, shape: int) -> None:
@@ -237,7 +243,7 @@ class Session(Lifecycle):
         now = self._time()
         if self._begun_at and not self._request:
             self._ends(now)
-        if self.terms.keeps:
+        if self.terms.keeps or self._request:
             self._keep_on(backend, now)
             return
         failed, self._unpinned_failed = self._unpinned_failed, False
@@ -247,7 +253,7 @@ class Session(Lifecycle):
         self._rests(now)
 
     def _keep_on(self, backend: Backend, now: float) -> None:
-        if self._keeping is None:
+        if self.terms.keeps and self._keeping is None:
             # Its mode was another one when it got the backend.
             self._keep(backend)
         self._unpinned_failed = False
@@ -268,9 +274,10 @@ class Session(Lifecycle):
         replies = backend.replies
         self._unpinned_failed = replies.failed_unpinned or self._unpinned_failed
         if replies.parameters_changed:
-            told, self.profile = self.profile, backend.profile
+            told = self.profile
+            self.profile = self._profile_after(backend)
             self.requests.speak(dialect(self.profile))
-            if not self._certain and replies.hidden_error is None:
+            if not self._certain and replies.hidden_error is None and is_lasting(told):
                 self._certain = True
                 self._pool.remember(told)
             for name, value in changed(told, self.profile):
@@ -285,6 +292,18 @@ class Session(Lifecycle):
             self.fail(
                 GatewayError(fields.message, sqlstate=fields.sqlstate, detail="A setting of this session failed.")
             )
+
+    def _profile_after(self, backend: Backend) -> Profile:
+        """The session's settings when the backend has said that its own have changed."""
+        reported = backend.profile
+        if restored := backend.replies.restored:
+            # To what the session began with, as in Postgres; to the backend that is what its login was given.
+            for name, value in changed(reported, self._initial):
+                if name in restored:
+                    self.transport.write(server.parameter_status(name, value))
+                    reported = with_value(reported, name, value)
+        own = self.profile[-1]
+        return reported if reported[-1] == own else (*reported[:-1], own)
 
     # -- the client's bytes, all other cases ---------------------------------------------------------------------------
 
@@ -364,10 +383,8 @@ class Session(Lifecycle):
 
     def _resume_held(self) -> None:
         data, self._request = self._request, b""
-        if data and self.state is State.IDLE:
+        if data and self.state is State.LEASED:
             # Its settings went ahead of it.
-            self._begin(data, self._shape)
-        elif data and self.state is State.LEASED:
             self._send(data, self._shape)
         elif data:
             self._dispatch(self._skipped(*skip_refused(data)))

@@ -1,4 +1,8 @@
-"""What a startup packet asks for: who, where, and with which settings. Pure."""
+"""What a startup packet asks for: who, where, and with which settings. Pure.
+
+A session can have any setting that its user can SET. What the server reports of them is told to the client at once; the
+others are made when the session first uses a backend, and refused there by Postgres itself where they are wrong.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,15 @@ from typing import TYPE_CHECKING
 
 from pgtrunk_gateway.errors import LoginRefused, NotSupported
 from pgtrunk_gateway.session import parameters
+from pgtrunk_gateway.session.options import parse_options
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-__all__ = ["carried", "names", "settings"]
+__all__ = ["names", "part", "settings"]
+
+_OPTIONS = "options"
+_NO_SETTINGS = frozenset({"user", "database", "replication", _OPTIONS})
 
 
 def names(packet: Mapping[str, str]) -> tuple[str, str]:
@@ -24,31 +32,29 @@ def names(packet: Mapping[str, str]) -> tuple[str, str]:
 
 
 def settings(packet: Mapping[str, str], ignored: Collection[str]) -> dict[str, str]:
-    """The settings in a startup packet that the session will have."""
+    """The settings in a startup packet that the session will have: those in its ``options``, and its own parameters,
+    which override them.
+
+    What is in ``ignored`` (ignore_startup_parameters) is dropped, unless it is tracked; "options" there means all that
+    comes in ``options``. Raises :class:`NotSupported` and :class:`LoginRefused`.
+    """
+    dropped = {name.lower() for name in ignored}
+    asked = [(name, value, _OPTIONS in dropped) for name, value in parse_options(packet.get(_OPTIONS, ""))]
+    asked += [(name, value, False) for name, value in packet.items() if name not in _NO_SETTINGS]
     wanted = {}
-    for name, value in packet.items():
-        if name in ("user", "database", "replication"):
+    for spelt, value, droppable in asked:
+        name = parameters.setting_name(spelt)
+        if name not in parameters.TRACKED and (droppable or name in dropped):
             continue
-        tracked = parameters.tracked_name(name)
-        if tracked is not None:
-            wanted[tracked] = parameters.startup_value(tracked, value)
-        elif name not in ignored:
-            raise _unsupported(name)
+        if not parameters.is_name(name):
+            raise LoginRefused(f'unrecognized configuration parameter "{spelt}"', sqlstate="42704")
+        wanted[name] = parameters.startup_value(name, value)
     return wanted
 
 
-def carried(wanted: Mapping[str, str], reported: Mapping[str, str], ignored: Collection[str]) -> dict[str, str]:
-    """Those of ``wanted`` that this server reports, as older ones do not all: others would not be made anywhere."""
-    for name in wanted:
-        if name not in reported and name not in ignored:
-            raise _unsupported(name)
-    return {name: value for name, value in wanted.items() if name in reported}
-
-
-def _unsupported(name: str) -> NotSupported:
-    return NotSupported(
-        f"unsupported startup parameter: {name}",
-        severity="FATAL",
-        detail="In transaction pooling only settings that the server reports follow a session to its next backend.",
-        hint=f"Add {name} to ignore_startup_parameters to have it dropped, or set it with ALTER ROLE.",
-    )
+def part(
+    wanted: Mapping[str, str], reported: Mapping[str, str], ignored: Collection[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """What of ``wanted`` this server reports and a profile has a place for, and the others; ``ignored`` as above."""
+    known = {name: value for name, value in wanted.items() if name in parameters.TRACKED and name in reported}
+    return known, {name: value for name, value in wanted.items() if name not in known and name not in ignored}

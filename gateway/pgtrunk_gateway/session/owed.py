@@ -29,6 +29,7 @@ __all__ = [
     "PARSE",
     "QUERY",
     "SYNC",
+    "Applying",
     "Closing",
     "Naming",
     "Owed",
@@ -115,6 +116,17 @@ class Parsing(Naming):
         self.statement = statement
         self.batch = batch
         self.unsure = unsure
+
+
+class Applying(Owed):
+    """SQL of the gateway's that gives the backend the settings of a session; ``others`` are those not reported."""
+
+    __slots__ = ("failed", "others")
+
+    def __init__(self, others: str) -> None:
+        super().__init__("settings", b"Z", hidden=True)
+        self.others = others
+        self.failed = False
 
 
 class Closing(Owed):

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Final
 from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import backend as server
 from pgtrunk_gateway.session import owed as entries
-from pgtrunk_gateway.session.cutting import Cutting
-from pgtrunk_gateway.session.owed import Closing, Naming, Owed, Parsing
+from pgtrunk_gateway.session.noting import DISCARDED, Noting
+from pgtrunk_gateway.session.owed import Applying, Closing, Naming, Owed, Parsing
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.session.asker import Asker
@@ -56,27 +56,23 @@ _ROWS = frozenset(b"Dd")
 _FATAL = (b"\0VFATAL\0", b"\0VPANIC\0")
 _STALE_PLAN = b"\0RRevalidateCachedQuery\0"
 """The routine that finds a plan to return other columns than before; its SQLSTATE, 0A000, is that of much else."""
+_LONGEST_TAG: Final = 19
+_TAGS = bytes({16: 1, 19: 1, 8: 2, 10: 2}.get(length, 0) for length in range(_LONGEST_TAG + 1))
+"""By the length of CommandComplete: 1 for DISCARD ALL and DEALLOCATE ALL, 2 for SET and RESET."""
 _WATCHED = bytes(kind in b"ZCSGWEA" for kind in range(256))
 
 
-class Replies(Cutting):
+class Replies(Noting):
     """The reply side of one backend, over all the sessions that it serves in turn."""
 
     __slots__ = (
         "asker",
         "batch",
         "copying",
-        "failed_unpinned",
         "fatal",
-        "hidden_error",
-        "in_step",
-        "noted",
         "notifies",
-        "parameters",
-        "parameters_changed",
         "prepared",
         "queue",
-        "shown",
         "skipping",
         "status",
         "unnamed",
@@ -84,11 +80,9 @@ class Replies(Cutting):
     )
 
     def __init__(self, prepared: Prepared, parameters: dict[str, str]) -> None:
-        super().__init__()
+        super().__init__(parameters)
         self.queue: deque[Owed] = deque()
         self.prepared = prepared
-        self.parameters = parameters
-        """The last ParameterStatus of each name."""
         self.asker: Asker | None = None
         """Whose requests are in the queue."""
         self.unnamed: Statement | None = None
@@ -102,26 +96,10 @@ class Replies(Cutting):
         """COPY FROM STDIN runs, and its end has not been sent."""
         self.skipping = False
         """The backend skips all that is sent, up to the Sync that has not been sent yet."""
-        self.in_step = True
-        """Whether what the backend says is known to be the answer to what it was asked."""
         self.notifies = False
         """The session keeps this backend: a notification is for it, since nobody else can have listened."""
         self.fatal: bytes | None = None
         """Body of the ErrorResponse with which the backend goes away."""
-        self.take_notes()
-
-    def take_notes(self) -> None:
-        """Resets what :meth:`feed` noted for the session: to be called when it has been acted on."""
-        self.noted = False
-        """Any of the following, or the backend fell out of step."""
-        self.failed_unpinned = False
-        """A batch failed whose end was a Sync that only the gateway sent."""
-        self.parameters_changed = False
-        """A ParameterStatus came, hidden or not, or a hidden query ended, which may have set what was set already."""
-        self.shown: set[str] = set()
-        """The parameters whose last ParameterStatus the session got."""
-        self.hidden_error: bytes | None = None
-        """Body of an ErrorResponse to something hidden that the client has to hear of."""
 
     @property
     def settled(self) -> bool:
@@ -187,8 +165,8 @@ class Replies(Cutting):
                 continue
             end = pos + length + 1
             if plain and kind == _COMPLETE:
-                # DISCARD ALL and DEALLOCATE ALL are known by the length of their tags first.
-                if length != 16 and length != 19:
+                # The tags that matter are known by their lengths first.
+                if length > _LONGEST_TAG or not (matters := _TAGS[length]) or (matters > 1 and not self.others):
                     pos = end
                     continue
             elif end > size and kind in _ROWS:
@@ -239,17 +217,7 @@ class Replies(Cutting):
         if hidden:
             self._emit(data, start, end)
         if kind == _PARAMETER:
-            try:
-                name, value = server.parse_parameter_status(data[start + 5 : end])
-            except ProtocolViolation:
-                self._out_of_step()
-                return
-            self.parameters[name] = value
-            self.parameters_changed = self.noted = True
-            if hidden:
-                self.shown.discard(name)
-            else:
-                self.shown.add(name)
+            self._parameter(data, start, end, hidden=hidden)
 
     def _answer(self, kind: int, data: bytes, start: int, end: int) -> None:
         if kind == _COMPLETE:
@@ -271,7 +239,8 @@ class Replies(Cutting):
             self._insert(data, end, self.take_given())
 
     def _tag(self, body: bytes) -> None:
-        if body in (b"DISCARD ALL\0", b"DEALLOCATE ALL\0"):
+        self._settings_tag(body)
+        if body in (DISCARDED, b"DEALLOCATE ALL\0"):
             self.prepared.clear()
             if self.asker is not None:
                 self.asker.forget_all([owed for owed in self.queue if isinstance(owed, Naming)])
@@ -288,15 +257,13 @@ class Replies(Cutting):
                 return
         if owed.hidden:
             self._emit(data, start, end)
-        if owed is entries.HIDDEN_QUERY:
+        if isinstance(owed, Applying) and not owed.failed:
+            self._has(owed.others)
+        elif owed is entries.HIDDEN_QUERY:
             # A setting that was made without a change of value is not reported; the session wanted it all the same.
             self.parameters_changed = self.noted = True
         if self.queue and self.queue[0].given:
             self._insert(data, end, self.take_given())
-
-    def _out_of_step(self) -> None:
-        self.in_step = False
-        self.noted = True
 
     # -- COPY ----------------------------------------------------------------------------------------------------------
 
@@ -345,7 +312,9 @@ class Replies(Cutting):
         if not self.queue:
             return
         head = self.queue[0]
-        if head is entries.HIDDEN_QUERY:
+        if isinstance(head, Applying):
+            head.failed = True
+        if head is entries.HIDDEN_QUERY or isinstance(head, Applying):
             self.hidden_error = message[5:]
             self.noted = True
             self._emit(data, start, end)

@@ -151,7 +151,7 @@ class Requests(Names):
         self._begun = self._start = 0
         self._plain = not self.open
         # Whatever is under way may begin a transaction, but for our own setting of parameters.
-        alone = not queue or (len(queue) == 1 and queue[0] is owed.HIDDEN_QUERY)
+        alone = not queue or (len(queue) == 1 and isinstance(queue[0], owed.Applying))
         self._only_prepares = alone and not self.open and replies.status == _IDLE and not self.keeps
 
     def _end(self, data: bytes, upto: int, replies: Replies) -> bytes:

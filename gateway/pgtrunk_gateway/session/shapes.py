@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pgtrunk.wire.framing import HEAD, HEADER_SIZE
 from pgtrunk.wire.frontend import SYNC_MESSAGE
 
-__all__ = ["EXECUTION", "OTHER", "QUERY", "shape_of"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["EXECUTION", "OTHER", "QUERY", "shape_of", "shape_within"]
 
 OTHER: Final = 0
 QUERY: Final = 1
@@ -21,6 +24,8 @@ _TAIL: Final = (b"E\0\0\0\x09\0", SYNC_MESSAGE)
 """Execute of the unnamed portal, whatever its limit of rows, and Sync: 15 octets."""
 _BIND: Final = ord("B")
 _QUERY: Final = ord("Q")
+_UNLIMITED: Final = 1 << 30
+"""Octets; nothing that arrives at once is as long."""
 
 
 def shape_of(data: bytes) -> int:
@@ -44,3 +49,10 @@ def shape_of(data: bytes) -> int:
         ):
             return EXECUTION
     return OTHER
+
+
+def shape_within(limit: int) -> Callable[[bytes], int]:
+    """:func:`shape_of`, which shows no shape of what is longer than ``limit`` octets: somebody has to look closer."""
+    if limit >= _UNLIMITED:
+        return shape_of
+    return lambda data: shape_of(data) if len(data) <= limit else OTHER

@@ -1,0 +1,98 @@
+"""What a backend says beside its answers, noted for the session: above all which settings the backend has now.
+
+What it reports it says itself. What it does not report is known because the gateway has set it, until something is heard
+that may have changed it: SET or RESET, by their tags, make it doubtful, DISCARD ALL undoes it. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pgtrunk.errors import ProtocolViolation
+from pgtrunk.wire import backend as server
+from pgtrunk_gateway.session.cutting import Cutting
+from pgtrunk_gateway.session.parameters import doubted
+
+__all__ = ["DISCARDED", "Noting"]
+
+DISCARDED: Final = b"DISCARD ALL\0"
+_SETTING: Final = frozenset({b"SET\0", b"RESET\0"})
+_RESETS: Final = (b"C\0\0\0\x0aRESET\0", b"C\0\0\0\x10" + DISCARDED)
+
+
+class Noting(Cutting):
+    """The notes, and the settings that are behind them."""
+
+    __slots__ = (
+        "_resets_at",
+        "failed_unpinned",
+        "hidden_error",
+        "in_step",
+        "noted",
+        "others",
+        "parameters",
+        "parameters_changed",
+        "restored",
+        "shown",
+    )
+
+    def __init__(self, parameters: dict[str, str]) -> None:
+        super().__init__()
+        self.parameters = parameters
+        """The last ParameterStatus of each name."""
+        self.others = ""
+        """What the gateway has set of what is not reported; see :func:`~pgtrunk_gateway.session.parameters.pack`."""
+        self.in_step = True
+        """Whether what the backend says is known to be the answer to what it was asked."""
+        self._resets_at = -1
+        self.take_notes()
+
+    def take_notes(self) -> None:
+        """Resets what was noted for the session: to be called when it has been acted on."""
+        self.noted = False
+        """Any of the following, or the backend fell out of step."""
+        self.failed_unpinned = False
+        """A batch failed whose end was a Sync that only the gateway sent."""
+        self.parameters_changed = False
+        """A ParameterStatus came, hidden or not, or a hidden query ended, which may have set what was set already; or
+        :attr:`others` have changed."""
+        self.shown: set[str] = set()
+        """The parameters whose last ParameterStatus the session got."""
+        self.restored: set[str] = set()
+        """Those of them that RESET or DISCARD ALL brought back to what the backend began with."""
+        self.hidden_error: bytes | None = None
+        """Body of an ErrorResponse to something hidden that the client has to hear of."""
+
+    def _out_of_step(self) -> None:
+        self.in_step = False
+        self.noted = True
+
+    def _parameter(self, data: bytes, start: int, end: int, *, hidden: bool) -> None:
+        try:
+            name, value = server.parse_parameter_status(data[start + 5 : end])
+        except ProtocolViolation:
+            self._out_of_step()
+            return
+        self.parameters[name] = value
+        self.parameters_changed = self.noted = True
+        self.shown.discard(name)
+        self.restored.discard(name)
+        if hidden:
+            return
+        self.shown.add(name)
+        # The server reports when all is done: right behind the tag of the last command.
+        if self._resets_at == start or data.endswith(_RESETS, 0, start):
+            self.restored.add(name)
+            self._resets_at = end
+
+    def _has(self, others: str) -> None:
+        """It has these of what is not reported."""
+        self.others = others
+        self.parameters_changed = self.noted = True
+
+    def _settings_tag(self, tag: bytes) -> None:
+        """A command with this tag has ended."""
+        if tag == DISCARDED:
+            self._has("")
+        elif tag in _SETTING and self.others:
+            self._has(doubted(self.others))
