@@ -18,6 +18,7 @@ from pgtrunk_gateway.console.registry import SHOWS
 
 if TYPE_CHECKING:
     from helpers.gateways import LocalGateway, Start, Way
+    from helpers.site import Site
 
 OWNER: Final = {"user": "pgtrunk", "password": None, "dbname": "pgbouncer"}
 ADMIN: Final = {"user": USER, "password": PASSWORD, "dbname": "pgbouncer"}
@@ -108,6 +109,24 @@ async def test_asyncpg_is_told_clearly_what_is_no_command(start: Start) -> None:
     with pytest.raises(asyncpg.PostgresSyntaxError, match="invalid command"):
         await connection.set_builtin_type_codec("hstore", codec_name="pg_contrib.hstore")
     assert len(await connection.fetch("SHOW STATE")) == 3
+
+
+@pytest.mark.both_loops
+async def test_in_tls(start: Start, site: Site) -> None:
+    gateway = await start(
+        client_tls_sslmode="require",
+        client_tls_cert_file=site.certificates.server_cert,
+        client_tls_key_file=site.certificates.server_key,
+        **SETTINGS,
+    )
+    login = gateway.conninfo("tcp", **ADMIN) | {"sslmode": "require"}
+    async with await psycopg.AsyncConnection.connect(**login, autocommit=True) as connection:
+        cursor = connection.cursor(row_factory=dict_row)
+        (client,) = await (await cursor.execute("SHOW CLIENTS")).fetchall()
+        assert client["tls"].startswith("TLSv1.3/TLS_")
+        assert len(await (await cursor.execute("SHOW CONFIG")).fetchall()) > 100
+    (client,) = await ask(gateway, "SHOW CLIENTS")
+    assert client["tls"] == ""
 
 
 # -- what it tells -----------------------------------------------------------------------------------------------------
