@@ -16,7 +16,7 @@ from helpers.debian_postgres import debian_program
 from helpers.processes import run_program
 from helpers.site import DATABASE, PASSWORD, USER
 from helpers.waiting import until
-from pgtrunk_gateway.errors import ConfigError
+from pgtrunk_gateway.errors import ConfigError, GatewayError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -298,3 +298,29 @@ async def test_tls_is_switched_off_and_on(start: Start, site: Site) -> None:
     async with await connect(gateway) as connection:
         assert connection.pgconn.ssl_in_use
     await running.close()
+
+
+async def test_a_certificate_and_its_key_are_set_one_after_the_other(
+    start: Start, site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway = await start(**door(site))
+    ca = authority("the next")
+    cert, key = ca.issue("localhost", usage=[SERVER_AUTH], names=["127.0.0.1"]).save(tmp_path, "next")
+    root = tmp_path / "ca.pem"
+    root.write_bytes(ca.pem)
+    set_key = gateway.gateway.operations.set
+    set_key("client_tls_key_file", key)
+    assert "TLS settings could not be applied, still using old configuration" in caplog.text
+    async with await connect(gateway) as connection:
+        assert await value(connection, "SELECT 1") == 1
+    set_key("client_tls_cert_file", cert)
+    async with await connect(gateway, sslrootcert=root) as connection:
+        assert await value(connection, "SELECT 1") == 1
+
+
+async def test_tls_that_lacks_something_is_not_set(start: Start, site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    gateway = await start(**door(site, "disable", client_tls_key_file=None))
+    with pytest.raises(GatewayError, match="SET failed") as refused:
+        gateway.gateway.operations.set("client_tls_sslmode", "require")
+    assert "client_tls_key_file" in str(refused.value.detail)
+    caplog.clear()
