@@ -10,11 +10,12 @@ import uvloop
 
 from deaths.matrix import STATES
 from deaths.rows import database_of
+from helpers.gateways import start
 from helpers.postgres import create_database
 from helpers.site import USER, Site, site
 from pgtrunk_gateway.demo.postgres import EmbeddedPostgres
 
-__all__ = ["site"]
+__all__ = ["site", "start"]
 
 
 @pytest.fixture(scope="session")
