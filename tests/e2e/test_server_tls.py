@@ -203,6 +203,29 @@ async def test_many_sessions_at_once(start: Start, site: Site) -> None:
     assert answers == list(range(20))
 
 
+async def test_the_console_in_tls_shows_who_is_in_tls(start: Start, site: Site) -> None:
+    gateway = await start(
+        **verifying(site),
+        client_tls_sslmode="require",
+        client_tls_cert_file=site.certificates.server_cert,
+        client_tls_key_file=site.certificates.server_key,
+        admin_users=USER,
+    )
+    tls = {"sslmode": "verify-full", "sslrootcert": site.certificates.ca_cert}
+    session = gateway.conninfo("tcp", **tls)
+    console = gateway.conninfo("tcp", **{**tls, "dbname": "pgbouncer"})
+    async with (
+        await psycopg.AsyncConnection.connect(**session, autocommit=True) as connection,
+        await psycopg.AsyncConnection.connect(**console, autocommit=True) as admin,
+    ):
+        await connection.execute("SELECT 1")
+        for show in ("SHOW CLIENTS", "SHOW SERVERS"):
+            cursor = admin.cursor(row_factory=psycopg.rows.dict_row)
+            rows = await (await cursor.execute(show)).fetchall()
+            assert rows
+            assert all(row["tls"].startswith("TLSv1.3/TLS_") for row in rows)
+
+
 # -- on the wire -------------------------------------------------------------------------------------------------------
 
 

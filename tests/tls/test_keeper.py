@@ -193,6 +193,13 @@ def test_what_is_asked_of_postgres(files: Files, mode: str, verify: ssl.VerifyMo
     assert (server.mode, server.context.verify_mode, server.context.check_hostname) == (mode, verify, name)
 
 
+def test_a_ca_that_verifies_nothing_is_a_warning(files: Files) -> None:
+    ca = files.folder / "ca.pem"
+    for mode, warned in (("require", True), ("verify-ca", False)):
+        keeper = files.keeper(server_tls_sslmode=mode, server_tls_ca_file=ca)
+        assert any("nothing is verified below verify-ca" in warning for warning in keeper.warnings) is warned
+
+
 def test_each_database_has_its_own(files: Files) -> None:
     ca = files.folder / "ca.pem"
     entries = f"plain = host=db\nshop = host=db server_tls_sslmode=verify-full server_tls_ca_file={ca}\n"

@@ -94,6 +94,9 @@ def make_server_tls(settings: TlsSettings) -> ServerTls | None:
         key, other = ("cert_file", "key_file") if settings.key_file is None else ("key_file", "cert_file")
         raise SettingError(key, f"set, but not server_tls_{other}: a certificate and its key come as a pair")
     warnings = _configure(context, settings)
+    if settings.ca_file is not None and not settings.verifies:
+        # libpq would verify with require then; PgBouncer does not, and says nothing.
+        warnings += (f'ca_file "{settings.ca_file}" is not used: nothing is verified below verify-ca',)
     return ServerTls(settings.mode, _fingerprint(settings), context, warnings)
 
 
