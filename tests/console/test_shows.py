@@ -135,7 +135,7 @@ async def test_rows_have_what_their_columns_say(name: str) -> None:
 
 
 async def test_databases() -> None:
-    here = Room(entries=ENTRIES, max_db_connections=7, reserve_pool_size=2)
+    here = Room(entries=ENTRIES, max_db_connections=7, max_db_client_connections=9, reserve_pool_size=2)
     visitor = await here.enter()
     here.pools.databases["shop"].paused = True
     shop, plain, pgbouncer = rows(await visitor.query("SHOW DATABASES"))
@@ -144,6 +144,7 @@ async def test_databases() -> None:
     assert (plain["pool_size"], plain["reserve_pool_size"], plain["max_connections"]) == ("20", "2", "7")
     assert plain["force_user"] is None
     assert (pgbouncer["name"], pgbouncer["current_client_connections"]) == ("pgbouncer", "1")
+    assert pgbouncer["max_client_connections"] == shop["max_client_connections"] == "9"
     await here.end()
 
 

@@ -48,9 +48,11 @@ def show_databases(view: View) -> Iterable[Row]:
     clients = Counter(session.admission.database for session in view.context.sessions if session.admission is not None)
     for entry in databases(view):
         yield _database(view, entry, clients[entry.name])
+    config = view.config
     yield (
-        "pgbouncer", None, view.config.listen_port, "pgbouncer", "pgbouncer", 2, 0, 0, 0, "statement", None,
-        0, 0, 0, len(view.consoles), 0, 0,
+        "pgbouncer", None, config.listen_port, "pgbouncer", "pgbouncer", 2, config.min_pool_size,
+        config.reserve_pool_size, int(config.server_lifetime), "statement", None, config.max_db_connections, 0,
+        config.max_db_client_connections, len(view.consoles), 0, 0,
     )  # fmt: skip
 
 
