@@ -106,6 +106,21 @@ async def test_named_statements_are_their_sessions_own(session: RawSession, othe
     assert await errors(session) == ["26000"]
 
 
+@pytest.mark.parametrize("length", [63, 64, 20_000])
+async def test_long_names_of_statements(session: RawSession, other: RawSession, length: int) -> None:
+    """Postgres tells names apart by their first 63 octets, and closes the connection upon a Describe of 10 kB."""
+    names = [b"a" * (length - 1) + letter for letter in (b"a", b"b")]
+    for one in (session, other):
+        for name, text in zip(names, (b"SELECT 10", b"SELECT 20"), strict=True):
+            prepares = frontend.parse(name, text), frontend.describe_statement(name), SYNC
+            assert await one.ask(*prepares) == "1tTZI"
+    for name, value in zip(names, (b"10", b"20"), strict=True):
+        session.send(frontend.bind(b"", name), frontend.execute(), SYNC)
+        assert [message.body[6:] for message in await session.until_ready() if message.kind == "D"] == [value]
+    assert await session.ask(frontend.close_statement(names[0]), SYNC) == "3ZI"
+    assert await other.ask(frontend.bind(b"", names[0]), frontend.execute(), SYNC) == "2DCZI"
+
+
 async def test_names_that_are_unknown_or_in_use(session: RawSession) -> None:
     for request in (frontend.bind(b"", b"nowhere"), frontend.describe_statement(b"nowhere")):
         session.send(request, SYNC)

@@ -21,13 +21,21 @@ def statement(number: int = 0) -> Statement:
 # -- names -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 10, 16, 18, 63, 5000])
+@pytest.mark.parametrize("length", [1, 2, 3, 10, 16, 18, 63])
 def test_a_name_is_as_long_as_the_clients(length: int) -> None:
     catalogue = Catalogue()
     names = [catalogue.intern(length, b"%d\0\0\0" % number) for number in range(1 if length == 1 else 60)]
     assert {len(each.name) for each in names} == {length}
     assert all(each.name.startswith(b"~") for each in names)
     assert len({each.name for each in names}) == len(names)
+
+
+@pytest.mark.parametrize("length", [64, 5000])
+def test_a_name_is_never_longer_than_what_postgres_tells_apart(length: int) -> None:
+    catalogue = Catalogue()
+    names = [catalogue.intern(length, b"%d\0\0\0" % number) for number in range(60)]
+    assert len({each.name[:63] for each in names}) == len(names)
+    assert {len(each.name) for each in names} == {16}
 
 
 @pytest.mark.parametrize(("length", "many"), [(1, 1), (2, 62), (3, 3844)])

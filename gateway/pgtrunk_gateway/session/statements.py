@@ -26,7 +26,9 @@ _DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _UNKNOWN: Final = -(1 << 62)
 """Neither there nor known to be missing; the number of no batch."""
 _LONG = 16
-"""Length of the names that are used where short ones have run out."""
+"""Length of the names that are used where short ones have run out, and in place of long ones."""
+_LONGEST: Final = 63
+"""Octets of a name that Postgres tells from another (NAMEDATALEN); and a Describe of 10 kB it takes for an attack."""
 
 
 class Statement:
@@ -81,7 +83,7 @@ class Catalogue:
 
     def _new_name(self, length: int) -> bytes:
         number = self._used.get(length, 0)
-        if length != _LONG and number >= 62 ** (length - 1):
+        if length > _LONGEST or (length != _LONG and number >= 62 ** (length - 1)):
             return self._new_name(_LONG)
         self._used[length] = number + 1
         digits = bytearray()
