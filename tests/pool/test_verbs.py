@@ -272,6 +272,14 @@ async def test_a_smaller_pool_closes_what_is_too_many(monkeypatch: pytest.Monkey
     await server.pool.close(ShuttingDown())
 
 
+async def test_another_number_of_statements_holds_for_backends_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(monkeypatch)
+    (backend,) = await server.open()
+    reconfigure(server.pool, prepared=3)
+    assert backend.replies.prepared.limit == 3
+    await server.pool.close(ShuttingDown())
+
+
 async def test_a_shorter_lifetime_holds_for_backends_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(monkeypatch)
     await server.open()

@@ -241,6 +241,8 @@ class Pool(Stock):
         if limits.lifetime != lifetime:
             for backend in self.backends.values():
                 backend.expires = 0.0 if backend.retired else self._end_of_life(backend)
+        for backend in self.backends.values():
+            backend.replies.prepared.limit = limits.prepared
         if limits.check_query != check:
             self.idle[:0], self.stale[:] = self.stale, []
         self._configure()
