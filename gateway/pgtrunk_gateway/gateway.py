@@ -56,7 +56,7 @@ class Gateway:
         config = loaded.config
         self.fronts: list[Front] = []
         self.derive = KeyDeriver()
-        self._tune = tcp_tuner(config)
+        self._tune = tcp_tuner(lambda: self.loaded.config)
         userlist = read_userlist(config.auth_file)
         tls = TlsKeeper()
         tls.reload(loaded)
@@ -73,6 +73,7 @@ class Gateway:
             derive=self.derive,
             pool=self.pools.get,
             tls=tls,
+            databases=self.pools.databases,
             random=os.urandom,
         )
         self.lookups = Lookups(
@@ -85,7 +86,13 @@ class Gateway:
         self.context.lookup = self.lookups.find
         self.stopping = Stopping(self)
         self.operations = GatewayOperations(self, open_log)
-        self.console = Console(self.operations, context=self.context, pools=self.pools, fronts=lambda: self.fronts)
+        self.console = Console(
+            self.operations,
+            context=self.context,
+            pools=self.pools,
+            fronts=lambda: self.fronts,
+            loaded=lambda: self.loaded,
+        )
         self.context.console = self.console
         self._closed = False
 
@@ -106,7 +113,7 @@ class Gateway:
     async def start(self) -> None:
         """Opens the fronts and what min_pool_size asks for. Raises :class:`ConfigError` where a front cannot open."""
         try:
-            self.fronts = await open_fronts(self.loaded, self._session)
+            self.fronts = await open_fronts(self.loaded, self._session, self._tune)
         except BaseException:
             await self.close()
             raise
@@ -115,6 +122,7 @@ class Gateway:
         for front in self.fronts:
             log.info("listening on %s: %s", front.name, ", ".join(front.addresses))
         self.pools.start()
+        self.console.start()
 
     def _session(self, front: str) -> Session:
         return Session(self.context, front)

@@ -1,21 +1,23 @@
 """What an administrator can do with a running gateway, from the console or by a signal.
 
 The verbs' meanings and words are PgBouncer's; what the console may expect of each is in
-:mod:`~pgtrunk_gateway.console.operations`. Nothing here parses, checks rights or replies.
+:mod:`~pgtrunk_gateway.console.operations`. Nothing here parses, checks rights or replies. A verb that waits does so for
+whoever asked: it ends with the session that asked, or when that one cancels it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pgtrunk_gateway.console.unsupported import Unsupported
-from pgtrunk_gateway.errors import GatewayError, ShuttingDown
+from pgtrunk_gateway.errors import GatewayError, NoSuchDatabase, ShuttingDown
 from pgtrunk_gateway.reloading import OpenLog, Reloader
 from pgtrunk_gateway.stopping import Patience
+from pgtrunk_gateway.suspending import Suspension
 
 if TYPE_CHECKING:
-    from pgtrunk_gateway.console.operations import Wait
+    from pgtrunk_gateway.console.operations import PoolerState, Wait
     from pgtrunk_gateway.gateway import Gateway
+    from pgtrunk_gateway.pool.databases import DatabaseState
 
 __all__ = ["GatewayOperations"]
 
@@ -26,12 +28,19 @@ _PATIENCE: dict[Wait | None, Patience] = {
 }
 
 
-class GatewayOperations(Unsupported):
+class GatewayOperations:
     """Of one gateway; see :class:`~pgtrunk_gateway.console.operations.Operations`."""
 
     def __init__(self, gateway: Gateway, open_log: OpenLog | None = None) -> None:
         self._gateway = gateway
         self._reloader = Reloader(gateway, open_log)
+        self._suspension = Suspension(gateway.context, gateway.pools)
+
+    @property
+    def state(self) -> PoolerState:
+        if self._suspension.active:
+            return "suspended"
+        return "paused" if self._gateway.pools.paused else "active"
 
     # -- the configuration ---------------------------------------------------------------------------------------------
 
@@ -41,16 +50,85 @@ class GatewayOperations(Unsupported):
     def set(self, key: str, value: str) -> None:
         self._reloader.set(key, value)
 
+    # -- pausing -------------------------------------------------------------------------------------------------------
+
+    async def pause(self, database: str | None) -> None:
+        self._check_active()
+        if database is not None:
+            self._state_of(database)
+        pools = self._gateway.pools
+        pools.pause(database)
+        await pools.wait_idle(database)
+
+    def resume(self, database: str | None) -> None:
+        if self._gateway.stopping.begun:
+            raise ShuttingDown(severity="ERROR")
+        if database is not None:
+            if not self._state_of(database).paused:
+                raise _not_now(f"database {database} is not paused")
+        elif self._suspension.active:
+            self._suspension.end()
+        elif not self._gateway.pools.paused:
+            raise _not_now("pooler is not paused/suspended")
+        self._gateway.pools.resume(database)
+
+    async def suspend(self) -> None:
+        self._check_active()
+        if any(state.paused for state in self._gateway.pools.databases.values()):
+            # Their sessions wait with half of their requests in the gateway: nothing would become empty.
+            raise _not_now("cannot suspend with paused databases")
+        await self._suspension.begin(self._gateway.config.suspend_timeout)
+
+    def _check_active(self) -> None:
+        if self.state != "active":
+            raise _not_now("already suspended/paused")
+
+    # -- databases -----------------------------------------------------------------------------------------------------
+
+    def disable(self, database: str) -> None:
+        self._state_of(database).disabled = True
+
+    def enable(self, database: str) -> None:
+        self._state_of(database).disabled = False
+
+    def reconnect(self, database: str | None) -> None:
+        if database is not None:
+            self._state_of(database)
+        self._gateway.pools.reconnect(database)
+
+    async def wait_close(self, database: str | None) -> None:
+        if database is not None:
+            self._state_of(database)
+        await self._gateway.pools.wait_closed(database)
+
+    def kill(self, database: str | None) -> None:
+        self._check_active()
+        if database is not None:
+            self._state_of(database)
+        error = _forced()
+        # First the sessions: a backend that is lost under them would be another reason to end.
+        for session in list(self._gateway.context.sessions):
+            if session.admission is not None and database in (None, session.admission.database):
+                session.kill(error)
+        self._gateway.pools.kill(error, database)
+
+    def _state_of(self, database: str) -> DatabaseState:
+        gateway = self._gateway
+        state = gateway.pools.databases.find(gateway.config, database)
+        if state is None:
+            raise NoSuchDatabase(f"no such database: {database}", severity="ERROR")
+        return state
+
     # -- sessions and the end ------------------------------------------------------------------------------------------
 
     def kill_client(self, session: int) -> None:
-        for each in list(self._gateway.context.sessions):
+        for each in self._gateway.context.sessions:
             if each.id == session:
-                each.kill(ShuttingDown("admin forced disconnect"))
+                each.kill(_forced())
                 return
-        for console in list(self._gateway.console.sessions):
+        for console in self._gateway.console.sessions:
             if console.id == session:
-                console.end(ShuttingDown("admin forced disconnect"))
+                console.end(_forced())
                 return
         raise GatewayError(
             "client not found", sqlstate="42704", severity="ERROR", detail=f"No session has id {session}."
@@ -58,3 +136,11 @@ class GatewayOperations(Unsupported):
 
     def shutdown(self, wait: Wait | None) -> None:
         self._gateway.stopping.ask(_PATIENCE[wait])
+
+
+def _forced() -> GatewayError:
+    return ShuttingDown("admin forced disconnect")
+
+
+def _not_now(message: str) -> GatewayError:
+    return GatewayError(message, sqlstate="55000", severity="ERROR")

@@ -61,16 +61,34 @@ class Reloader:
         """Changes one key of the main section. Raises a :class:`GatewayError` with severity ERROR."""
         loaded = set_key(self._gateway.loaded, key, value)
         try:
-            self._apply(loaded)
+            # A certificate and its key can only be SET one after the other; sslmode, which uses them, comes last.
+            self._apply(loaded, half_way=not key.endswith("_tls_sslmode"))
         except ConfigError as error:
             _log_faults(error)
             raise GatewayError("SET failed", sqlstate="F0000", detail=str(error), severity="ERROR") from error
         log_remarks(loaded)
 
-    def _apply(self, loaded: Loaded) -> None:
+    def _apply(self, loaded: Loaded, *, half_way: bool = False) -> None:
+        """``half_way``: what TLS lacks is left as it was, not an error."""
         config = loaded.config
         userlist = read_userlist(config.auth_file)
+        commits = [front.prepare(loaded) for front in self._gateway.fronts]
         output = self._open_log(config) if self._open_log is not None else None
+        try:
+            # The last of what can fail: it makes all contexts, or changes none.
+            self._gateway.context.tls.reload(loaded)
+        except ConfigError as error:
+            if not half_way:
+                if output is not None:
+                    output.discard()
+                raise
+            log.warning("%s", error)
+            log.warning("TLS settings could not be applied, still using old configuration")
+        else:
+            for warning in self._gateway.context.tls.warnings:
+                log.warning("%s", warning)
+        for commit in commits:
+            commit()
         changes = diff(self._gateway.loaded.config, config)
         self._commit(loaded, userlist)
         if output is not None:
@@ -85,10 +103,13 @@ class Reloader:
         context.policy = login_policy(config, userlist, context.policy.mock_key)
         context.limiter.limit, context.limiter.window = config.login_failure_limit, config.login_failure_window
         gateway.cancels.configure(peer_id=config.peer_id, timeout=config.cancel_wait_timeout)
+        gateway.pools.reconfigure(config, userlist)
         for session in list(context.sessions):
             database = session.admission.database if session.admission is not None else None
             if database is not None and config.database(database) is None:
                 session.kill(ShuttingDown("database removed"))
+            else:
+                session.reconfigure()
 
 
 def login_policy(config: Config, userlist: Userlist | None, mock_key: bytes) -> LoginPolicy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, cast
@@ -11,6 +12,7 @@ import pytest
 import uvloop
 
 from helpers.gateways import connect, pooled, site, start, way
+from pgtrunk_gateway.demo.postgres import EmbeddedPostgresError
 
 if TYPE_CHECKING:
     from helpers.site import Site
@@ -49,6 +51,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     shared = item.funcargs.get("site") if isinstance(item, pytest.Function) else None
     if report.failed and shared is not None:
-        lines = cast("Site", shared).postgres.log.splitlines()[-_LOG_LINES:]
-        report.sections.append(("the end of PostgreSQL's log", "\n".join(lines)))
+        # Behind the last test there is none any more.
+        with contextlib.suppress(EmbeddedPostgresError):
+            lines = cast("Site", shared).postgres.log.splitlines()[-_LOG_LINES:]
+            report.sections.append(("the end of PostgreSQL's log", "\n".join(lines)))
     return report

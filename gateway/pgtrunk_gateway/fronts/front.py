@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from pgtrunk_gateway.config.load import Loaded
     from pgtrunk_gateway.relay.session import Session
 
 __all__ = ["Front", "SessionFactory"]
@@ -20,6 +21,13 @@ class Front(Protocol):
     name: str
     addresses: list[str]
     """Where it listens, as a person would write it."""
+
+    def prepare(self, loaded: Loaded) -> Callable[[], None]:
+        """For a reload: reads what ``loaded`` names, and returns what brings it into force for who comes from then on.
+
+        Raises :class:`ConfigError`; then nothing has changed.
+        """
+        ...
 
     def drain(self) -> None:
         """The gateway takes no new clients; a front that only this machine reaches still lets administrators in."""

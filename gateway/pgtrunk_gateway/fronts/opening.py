@@ -6,11 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from pgtrunk_gateway.fronts.quic import QuicFront
-from pgtrunk_gateway.fronts.tcp import TcpFront, tcp_tuner
+from pgtrunk_gateway.fronts.tcp import TcpFront
 from pgtrunk_gateway.fronts.unix import UnixFront
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    import socket
+    from collections.abc import Awaitable, Callable
 
     from pgtrunk_gateway.config.load import Loaded
     from pgtrunk_gateway.fronts.front import Front, SessionFactory
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["open_fronts"]
 
 
-async def open_fronts(loaded: Loaded, session: SessionFactory) -> list[Front]:
-    """All fronts, listening. Raises :class:`ConfigError` where one cannot open; then none is left open."""
+async def open_fronts(loaded: Loaded, session: SessionFactory, tune: Callable[[socket.socket], None]) -> list[Front]:
+    """All fronts, listening; ``tune`` sets the options of TCP sockets.
+
+    Raises :class:`ConfigError` where one cannot open; then none is left open.
+    """
     config = loaded.config
     fronts: list[Front] = []
     try:
@@ -37,7 +41,8 @@ async def open_fronts(loaded: Loaded, session: SessionFactory) -> list[Front]:
                 config.listen_addr,
                 config.listen_port,
                 backlog=config.listen_backlog,
-                tune=tcp_tuner(config),
+                shared=config.so_reuseport,
+                tune=tune,
                 session=session,
             )
             front = await _opened(loaded, "listen_port", "TCP", config.listen_addr, config.listen_port, tcp)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pgtrunk_gateway.address import readable
 
 if TYPE_CHECKING:
+    from pgtrunk_gateway.config.load import Loaded
     from pgtrunk_gateway.config.settings import Config
     from pgtrunk_gateway.fronts.front import SessionFactory
 
@@ -21,8 +24,15 @@ class TcpFront:
 
     name = "tcp"
 
-    def __init__(self, servers: Sequence[asyncio.Server], addresses: list[str], port: int) -> None:
+    def __init__(
+        self,
+        servers: Sequence[asyncio.Server],
+        addresses: list[str],
+        port: int,
+        tune: Callable[[socket.socket], None],
+    ) -> None:
         self._servers = servers
+        self._tune = tune
         self.addresses = addresses
         self.port = port
         """The same on all addresses, also where the system chose it."""
@@ -34,23 +44,35 @@ class TcpFront:
         port: int,
         *,
         backlog: int,
+        shared: bool = False,
         tune: Callable[[socket.socket], None],
         session: SessionFactory,
     ) -> TcpFront:
-        """``tune`` sets options that accepted sockets inherit. Raises OSError where an address is not to be had."""
+        """``tune`` sets options that accepted sockets inherit; ``shared``: other processes may listen beside this one
+        (so_reuseport). Raises OSError where an address is not to be had."""
         loop = asyncio.get_running_loop()
         sockets: list[socket.socket] = []
         try:
             for family, address in await _resolve(hosts, port):
                 # The system chooses a port once, for all addresses.
                 chosen = sockets[0].getsockname()[1] if sockets and not port else address[1]
-                sockets.append(_bind(family, (address[0], chosen, *address[2:]), tune))
+                sockets.append(_bind(family, (address[0], chosen, *address[2:]), tune, shared=shared))
             servers = [await loop.create_server(lambda: session("tcp"), sock=sock, backlog=backlog) for sock in sockets]
         except BaseException:
             for sock in sockets:
                 sock.close()
             raise
-        return cls(servers, [readable(sock.getsockname()) for sock in sockets], sockets[0].getsockname()[1])
+        return cls(servers, [readable(sock.getsockname()) for sock in sockets], sockets[0].getsockname()[1], tune)
+
+    def prepare(self, loaded: Loaded) -> Callable[[], None]:
+        return self._tune_again
+
+    def _tune_again(self) -> None:
+        # Who is accepted from now on inherits the options.
+        for server in self._servers:
+            for listening in server.sockets:
+                with _socket_of(listening) as sock:
+                    self._tune(sock)
 
     def drain(self) -> None:
         self.stop_accepting()
@@ -74,11 +96,15 @@ async def _resolve(hosts: Sequence[str], port: int) -> list[tuple[int, tuple[Any
     return list(found)
 
 
-def _bind(family: int, address: tuple[Any, ...], tune: Callable[[socket.socket], None]) -> socket.socket:
+def _bind(
+    family: int, address: tuple[Any, ...], tune: Callable[[socket.socket], None], *, shared: bool
+) -> socket.socket:
     # Named, or asyncio would not take what it accepts for TCP, and leave Nagle's algorithm on.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, _reuse_port(), 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         tune(sock)
@@ -90,19 +116,36 @@ def _bind(family: int, address: tuple[Any, ...], tune: Callable[[socket.socket],
     return sock
 
 
-def tcp_tuner(config: Config) -> Callable[[socket.socket], None]:
-    """Sets the tcp_keepalive* options on a socket."""
-    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] if config.tcp_keepalive else []
-    for option, value in (
-        ("TCP_KEEPCNT", config.tcp_keepcnt),
-        ("TCP_KEEPIDLE", config.tcp_keepidle),
-        ("TCP_KEEPINTVL", config.tcp_keepintvl),
-    ):
-        if value and hasattr(socket, option):
-            options.append((socket.IPPROTO_TCP, getattr(socket, option), value))
+def _reuse_port() -> int:
+    option = getattr(socket, "SO_REUSEPORT", None)
+    if option is None:
+        raise OSError(errno.ENOPROTOOPT, "this system has no SO_REUSEPORT, which so_reuseport asks for")
+    return int(option)
+
+
+def _socket_of(listening: Any) -> socket.socket:
+    """A socket of its own for what a server shows of its socket, which is not to be touched."""
+    return socket.socket(fileno=os.dup(listening.fileno()))
+
+
+def tcp_tuner(config: Callable[[], Config]) -> Callable[[socket.socket], None]:
+    """Sets the tcp_keep* options and tcp_user_timeout on a socket, as ``config`` has them at that time."""
 
     def tune(sock: socket.socket) -> None:
-        for level, option, value in options:
+        for level, option, value in _options(config()):
             sock.setsockopt(level, option, value)
 
     return tune
+
+
+def _options(config: Config) -> Iterator[tuple[int, int, int]]:
+    yield socket.SOL_SOCKET, socket.SO_KEEPALIVE, config.tcp_keepalive
+    for name, value in (
+        ("TCP_KEEPCNT", config.tcp_keepcnt),
+        ("TCP_KEEPIDLE", config.tcp_keepidle),
+        ("TCP_KEEPINTVL", config.tcp_keepintvl),
+        ("TCP_USER_TIMEOUT", config.tcp_user_timeout),
+    ):
+        # 0 leaves the system's.
+        if value and hasattr(socket, name):
+            yield socket.IPPROTO_TCP, getattr(socket, name), value

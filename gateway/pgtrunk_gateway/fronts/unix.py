@@ -16,6 +16,9 @@ import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pgtrunk_gateway.config.load import Loaded
     from pgtrunk_gateway.fronts.front import SessionFactory
 
 __all__ = ["UnixFront"]
@@ -56,6 +59,9 @@ class UnixFront:
             sock.close()
             raise
         return cls(server, path)
+
+    def prepare(self, loaded: Loaded) -> Callable[[], None]:
+        return lambda: None
 
     def drain(self) -> None:
         if self._is_ours():

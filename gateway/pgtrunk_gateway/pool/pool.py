@@ -221,12 +221,19 @@ class Pool(Stock):
         self._maintain()
 
     def kill(self, error: GatewayError) -> None:
-        """Closes all backends at once, and refuses those who wait."""
+        """Closes all backends at once, and refuses those who wait.
+
+        But those in which something still runs for a session that was killed before: Postgres would go on with that,
+        until it has something to say. They are closed as soon as its cancel has ended it.
+        """
         self._give_up_opening()
         self.queue.end(error)
         self.greeting.failed(error)
         for backend in list(self.backends.values()):
-            backend.close(error.message)
+            if backend.state is BackendState.RECOVERING:
+                backend.retire(error.message)
+            else:
+                backend.close(error.message)
 
     def reconfigure(self, target: Target, limits: PoolLimits, *, host: Host, kept: bool) -> None:
         """Other values from now on. Backends of another target are closed as soon as they are free."""

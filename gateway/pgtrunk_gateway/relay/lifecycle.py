@@ -110,6 +110,10 @@ class Lifecycle(Visible):
         if self.backend is not None:
             self.backend.pause_reading()
 
+    def _suspend_if_still(self) -> None:
+        if self.context.suspended and not self.transport.is_closing():
+            self.suspend()
+
     def end_suspension(self) -> None:
         """It is not any more."""
         self._resume(SUSPENDED)
@@ -214,7 +218,8 @@ class Lifecycle(Visible):
             self.peer = readable(peername)
         self.context.session_begins(self)
         if self.context.suspended:
-            self.suspend()
+            # Not at once: some transports begin to read when this method has returned.
+            self._loop.call_soon(self._suspend_if_still)
         self._start_login()
 
     def _start_login(self) -> None:
