@@ -133,7 +133,6 @@ class Certificates:
             ca_file=str(self.folder / "ca.pem"),
             protocols=None,
             ciphers=None,
-            tls13_ciphers=None,
         )
         return Target(host=host, port=server.port, dbname="shop", user="app", tls=make_server_tls(settings))
 

@@ -52,7 +52,6 @@ class Site:
             ca_file=str(self._folder / "ca.pem"),
             protocols=None,
             ciphers=None,
-            tls13_ciphers=None,
         )
         self.lobby.context.tls.door = make_door(settings)
         self.front = front

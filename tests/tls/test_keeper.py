@@ -101,13 +101,16 @@ def test_versions_ciphers_and_curve(files: Files) -> None:
     ]
 
 
-def test_what_cannot_be_set_is_a_warning(files: Files) -> None:
-    keeper = files.keeper(**files.door, client_tls13_ciphers="TLS_AES_128_GCM_SHA256", server_tls_protocols="all")
-    (tls13, old) = keeper.warnings
-    assert tls13.startswith('client_tls_sslmode = require: ciphers for TLS 1.3 cannot be chosen here, "TLS_AES')
-    assert old.startswith(
-        "server_tls_sslmode = prefer: protocols: OpenSSL offers TLS 1.0 and 1.1 only with @SECLEVEL=0"
-    )
+def test_ciphers_of_tls_1_3_cannot_be_chosen_and_that_is_said(files: Files) -> None:
+    loaded = load(files.write(**files.door, client_tls13_ciphers="TLS_AES_128_GCM_SHA256"))
+    (remark,) = [remark for remark in loaded.remarks if "tls13" in remark.message]
+    assert remark.serious
+    assert remark.source == loaded.at("client_tls13_ciphers")
+
+
+def test_versions_that_openssl_does_not_offer_are_a_warning(files: Files) -> None:
+    (warning,) = files.keeper(server_tls_protocols="all").warnings
+    assert warning.startswith("server_tls_sslmode = prefer: protocols: OpenSSL offers TLS 1.0 and 1.1 only with")
 
 
 def test_a_certificate_that_is_out_of_date_is_a_warning(files: Files) -> None:

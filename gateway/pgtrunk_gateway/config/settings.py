@@ -85,8 +85,6 @@ class Config:
     """Versions of TLS: secure (1.2, 1.3), all, or a list of tlsv1.0 to tlsv1.3."""
     client_tls_ciphers: str | None = "default"
     """Cipher list of OpenSSL for TLS up to 1.2; default, secure and normal are OpenSSL's own choice."""
-    client_tls13_ciphers: str | None = None
-    """Cipher suites for TLS 1.3; `None`: OpenSSL's own choice."""
     client_tls_ecdhcurve: str | None = "auto"
     """Curve for ECDH; auto: OpenSSL's own choice."""
 
@@ -103,8 +101,6 @@ class Config:
     """As client_tls_protocols."""
     server_tls_ciphers: str | None = "default"
     """As client_tls_ciphers."""
-    server_tls13_ciphers: str | None = None
-    """As client_tls13_ciphers."""
 
     # QUIC
     quic_listen_addr: tuple[str, ...] = ()
@@ -303,7 +299,9 @@ class Config:
 
     def resolve_query_wait_timeout(self, database: DatabaseConfig, login_user: str) -> float:
         """Seconds a session may wait for a backend: user > database > global; 0 = no limit."""
-        return _first(self.user_entry(login_user).query_wait_timeout, database.query_wait_timeout, self.query_wait_timeout)
+        return _first(
+            self.user_entry(login_user).query_wait_timeout, database.query_wait_timeout, self.query_wait_timeout
+        )
 
     def resolve_idle_transaction_timeout(self, login_user: str) -> float:
         """Seconds a session may be idle in a transaction: user > global; 0 = no limit."""
@@ -327,7 +325,9 @@ class Config:
 
     def resolve_reserve_pool_size(self, database: DatabaseConfig, server_user: str) -> int:
         """Backends beyond the pool's size: user > database > global; 0 = none."""
-        return _first(self.user_entry(server_user).reserve_pool_size, database.reserve_pool_size, self.reserve_pool_size)
+        return _first(
+            self.user_entry(server_user).reserve_pool_size, database.reserve_pool_size, self.reserve_pool_size
+        )
 
     def resolve_auth_user(self, database: DatabaseConfig | None) -> str | None:
         """Who asks for users that auth_file does not know: database > global; `None`: nobody does."""

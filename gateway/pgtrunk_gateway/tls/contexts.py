@@ -1,7 +1,8 @@
 """Contexts of OpenSSL from the settings: :class:`Door` for clients, :class:`ServerTls` for connections to Postgres.
 
 All that can be wrong with files and lists is found here, before the first handshake, and said with the key that is to
-blame. What Python's ssl cannot set is a warning, never silence. Knows nothing of lines: that is the keeper's.
+blame. What Python's ssl cannot set is never passed over in silence: the ciphers of TLS 1.3 are a key that is not acted
+on, and reported as such. Knows nothing of lines: that is the keeper's.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ def make_server_tls(settings: TlsSettings) -> ServerTls | None:
 
 def _configure(context: ssl.SSLContext, settings: TlsSettings) -> tuple[str, ...]:
     """What is the same on both sides -> warnings."""
-    warnings = [*_set_protocols(context, settings), *_set_ciphers(context, settings)]
+    warnings = _set_protocols(context, settings)
+    _set_ciphers(context, settings)
     _set_curve(context, settings)
     if settings.ca_file is not None:
         warnings += [each for ca in _load_cas(context, settings.ca_file) for each in files.dated(ca, settings.ca_file)]
@@ -123,16 +125,13 @@ def _set_protocols(context: ssl.SSLContext, settings: TlsSettings) -> list[str]:
     return []
 
 
-def _set_ciphers(context: ssl.SSLContext, settings: TlsSettings) -> list[str]:
+def _set_ciphers(context: ssl.SSLContext, settings: TlsSettings) -> None:
     ciphers = parse_ciphers(settings.ciphers)
     if ciphers is not None:
         try:
             context.set_ciphers(ciphers)
         except ssl.SSLError as error:
             raise SettingError("ciphers", f'invalid list "{ciphers}": OpenSSL knows none of these') from error
-    if settings.tls13_ciphers:
-        return [f'ciphers for TLS 1.3 cannot be chosen here, "{settings.tls13_ciphers}" is not acted on']
-    return []
 
 
 def _set_curve(context: ssl.SSLContext, settings: TlsSettings) -> None:

@@ -48,7 +48,6 @@ class TlsSettings:
     ca_file: str | None
     protocols: str | None
     ciphers: str | None
-    tls13_ciphers: str | None
     ecdhcurve: str | None = None
 
     @property
@@ -66,7 +65,6 @@ def client_settings(config: Config) -> TlsSettings:
         ca_file=config.client_tls_ca_file,
         protocols=config.client_tls_protocols,
         ciphers=config.client_tls_ciphers,
-        tls13_ciphers=config.client_tls13_ciphers,
         ecdhcurve=config.client_tls_ecdhcurve,
     )
 
@@ -87,7 +85,6 @@ def server_settings(config: Config, database: DatabaseConfig | None = None) -> T
         ca_file=ca_file,
         protocols=config.server_tls_protocols,
         ciphers=config.server_tls_ciphers,
-        tls13_ciphers=config.server_tls13_ciphers,
     )
 
 
