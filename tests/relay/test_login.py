@@ -12,7 +12,7 @@ from pgtrunk.wire import backend as server
 from pgtrunk.wire import frontend as client
 from pgtrunk.wire.framing import messages
 from pgtrunk.wire.startup import PROTOCOL_3_0, CancelRequest, GSSENCRequest, SSLRequest, StartupMessage
-from pgtrunk_gateway.auth import ClientExchange
+from pgtrunk_gateway.auth import ClientExchange, Plain, Userlist
 from pgtrunk_gateway.errors import BackendUnavailable
 from pgtrunk_gateway.session.parameters import pack
 from pgtrunk_gateway.session.state import State
@@ -199,6 +199,19 @@ async def test_a_wrong_password_and_an_unknown_user_are_told_the_same(user: str,
     lobby = Lobby(auth_type="scram-sha-256", users=USERS)
     refused = error(await scram(lobby, password, user))
     assert refused == server.ErrorFields("FATAL", "28P01", "SASL authentication failed")
+    await lobby.end()
+
+
+@pytest.mark.parametrize("size", [65_530, 65_531])
+async def test_passwords_may_be_as_long_as_in_postgres(size: int) -> None:
+    secret = "a" * 65_530
+    lobby = Lobby(auth_type="plain", users=Userlist({"app": Plain(secret)}))
+    assert kinds(await lobby.startup()) == "R"
+    answer = await lobby.send(client.password(b"a" * size))
+    if size == len(secret):
+        assert kinds(answer) == "RSSSSKZ"
+    else:
+        assert error(answer).sqlstate == "28P01"
     await lobby.end()
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Dialogue"]
 
-_MESSAGE: Final = 16 << 10
-"""Octets of one message during login."""
+_MESSAGE: Final = 66 << 10
+"""Octets of one message during login; PostgreSQL takes passwords of up to 65,535 (PG_MAX_AUTH_TOKEN_LENGTH)."""
 _UNREAD: Final = 64 << 10
 """Octets that a client may send ahead before it is not read any more."""
 
