@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from helpers.site import Site
 
 CLIENT_FIRST = b"n,,n=,r=abcdefgh"
+REFUSAL = backend.error("28P01", "no", severity="FATAL")
 SCRAM = backend.authentication_sasl(["SCRAM-SHA-256"])
 
 
@@ -103,7 +104,7 @@ async def _refused_behind(start: Start, site: Site, port: int) -> asyncpg.Postgr
 
 async def test_cve_2026_6665_a_servers_long_nonce_comes_back_whole(start: Start, site: Site) -> None:
     """PgBouncer put its answer together in an array on the stack, and did not look whether there was room."""
-    async with scripted_server(SCRAM, _challenge(b"x" * 3900), b"") as server:
+    async with scripted_server(SCRAM, _challenge(b"x" * 3900), REFUSAL) as server:
         await _refused_behind(start, site, server.port)
         (answer, *_) = (body for body in server.heard if body.startswith(b"c="))
     assert answer.startswith(b"c=biws,r=")

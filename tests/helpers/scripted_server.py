@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from pgtrunk.wire.framing import MessageReader
-from pgtrunk.wire.startup import parse_startup
+from pgtrunk.wire.startup import SSLRequest, parse_startup
 
 __all__ = ["ScriptedServer", "scripted_server"]
 
@@ -32,7 +32,7 @@ class ScriptedServer:
         self.connections += 1
         try:
             with contextlib.suppress(ConnectionError):
-                body = await self._startup(reader)
+                body = await self._startup(reader, writer)
                 messages = MessageReader(1 << 20)
                 message: tuple[int, bytes] | None = None
                 for number, answer in enumerate(self.script, 1):
@@ -51,14 +51,20 @@ class ScriptedServer:
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
 
-    async def _startup(self, reader: asyncio.StreamReader) -> bytes:
+    async def _startup(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         data = b""
-        while parse_startup(data) is None:
-            more = await reader.read(1 << 16)
-            if not more:
-                raise ConnectionResetError
-            data += more
-        return data
+        while True:
+            parsed = parse_startup(data)
+            if parsed is None:
+                more = await reader.read(1 << 16)
+                if not more:
+                    raise ConnectionResetError
+                data += more
+            elif isinstance(parsed[0], SSLRequest):
+                writer.write(b"N")
+                data = b""
+            else:
+                return data
 
 
 @asynccontextmanager
