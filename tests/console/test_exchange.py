@@ -205,6 +205,16 @@ def test_statements_are_bounded() -> None:
     assert error(out).sqlstate == "54000"
 
 
+def test_portals_are_bounded_and_so_are_names() -> None:
+    exchange = Exchange()
+    binds = b"".join(client.bind(b"%d" % n, b"") for n in range(101))
+    out = converse(exchange, client.parse(b"", b"RELOAD") + binds + client.SYNC_MESSAGE)
+    assert kinds(out) == "1" + "2" * 100 + "EZ" and error(out).sqlstate == "54000"
+    assert kinds(converse(exchange, client.parse(b"n" * 1024, b"RELOAD") + client.SYNC_MESSAGE)) == "1Z"
+    out = converse(exchange, client.parse(b"n" * 1025, b"RELOAD") + client.SYNC_MESSAGE)
+    assert kinds(out) == "EZ" and error(out).sqlstate == "54000"
+
+
 # -- both --------------------------------------------------------------------------------------------------------------
 
 

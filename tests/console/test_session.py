@@ -119,6 +119,14 @@ async def test_shutdown_at_once_is_answered_by_the_end() -> None:
     await closing
 
 
+async def test_shutdown_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgtrunk_gateway.console.verbs._LAST", 0.0)
+    room = Room()
+    visitor = await room.enter()
+    assert tags(await visitor.query("SHUTDOWN")) == ["SHUTDOWN"]
+    await room.end()
+
+
 async def test_help_lists_every_command() -> None:
     room = Room()
     visitor = await room.enter()

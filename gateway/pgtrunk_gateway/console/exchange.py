@@ -40,8 +40,11 @@ __all__ = ["Exchange"]
 
 _MESSAGE: Final = 64 << 10
 """Octets of a message. No command is as long."""
-_PREPARED: Final = 1000
-"""Statements and portals that a session may have."""
+_STATEMENTS: Final = 1000
+_PORTALS: Final = 100
+"""How many a session may have: more than any driver wants. A portal may hold an answer that was not fetched whole."""
+_NAME: Final = 1024
+"""Octets of a name of one."""
 _ROWS: Final = 100
 """Rows that one step sends."""
 _NO_LIMIT: Final = 1 << 62
@@ -220,7 +223,7 @@ class Exchange:
         calls = read(_sql(sql))
         if len(calls) > 1:
             raise InvalidCommand("cannot insert multiple commands into a prepared statement")
-        _check_room(self._statements)
+        _check_room(self._statements, name, _STATEMENTS, "prepared statements")
         self._statements[name] = calls[0] if calls else None
         self._write(server.PARSE_COMPLETE_MESSAGE)
 
@@ -231,7 +234,7 @@ class Exchange:
         formats = _formats(body, at, len(call.columns) if call is not None else 0)
         if portal and portal in self._portals:
             raise GatewayError(f'portal "{_shown(portal)}" already exists', sqlstate="42P03")
-        _check_room(self._portals)
+        _check_room(self._portals, portal, _PORTALS, "portals")
         self._portals[portal] = _Portal(call, formats)
         self._write(_BIND_COMPLETE)
 
@@ -317,10 +320,12 @@ def _shown(name: bytes) -> str:
     return name.decode("utf-8", "replace")
 
 
-def _check_room(named: Mapping[bytes, object]) -> None:
-    if len(named) >= _PREPARED:
+def _check_room(named: Mapping[bytes, object], name: bytes, most: int, kind: str) -> None:
+    if len(name) > _NAME:
+        raise GatewayError(f"names of {kind} can have {_NAME} octets at most", sqlstate="54000")
+    if len(named) >= most and name not in named:
         raise GatewayError(
-            f"a console session can have {_PREPARED} prepared statements and portals at most",
+            f"a console session can have {most} {kind} at most",
             sqlstate="54000",
             hint="Close those that are not needed.",
         )
