@@ -301,7 +301,7 @@ async def test_an_unknown_authority() -> None:
     async with LoopbackServer() as server:
         await refused(
             server,
-            "unable to get local issuer certificate; ca_file (--ca) names the CA that signed it",
+            r"unable to get local issuer certificate; ca_file \(--ca\) names the CA that signed it",
             ca_data=authority("another CA").pem,
         )
 
