@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ssl
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,10 +16,12 @@ from helpers.certificates import SERVER_AUTH, Identity, authority
 from helpers.tls_peers import own_certificate, server_context
 from pgtrunk.wire import backend as b
 from pgtrunk.wire.startup import CancelRequest, SSLRequest, parse_startup
-from pgtrunk_gateway.errors import BackendRefused, BackendUnavailable
+from pgtrunk_gateway.auth import Derivation, Plain
+from pgtrunk_gateway.auth.scram_server import ServerExchange
+from pgtrunk_gateway.errors import BackendRefused, BackendUnavailable, LoginRefused
 from pgtrunk_gateway.pool.connect import Opened, dial_like, log_in
 from pgtrunk_gateway.pool.target import Target
-from pgtrunk_gateway.tls import TlsTransport
+from pgtrunk_gateway.tls import TlsTransport, end_point
 from pgtrunk_gateway.tls.contexts import make_server_tls
 from pgtrunk_gateway.tls.settings import TlsSettings
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from pgtrunk_gateway.auth import Derivation, ScramKeys
+    from pgtrunk_gateway.auth import ScramKeys
 
 WELCOME = b.authentication_ok() + b.backend_key_data(7, b"key!") + b.ready()
 REJECTED = b.error("28000", "pg_hba.conf rejects connection", severity="FATAL")
@@ -46,6 +48,10 @@ class Server:
     names: list[str | None] = field(default_factory=list)
     """The names that clients have asked for (SNI)."""
     certificates: list[bytes | None] = field(default_factory=list)
+    binding: bytes | None = None
+    """Given: SCRAM is asked for, with this channel binding."""
+    mechanism: str = ""
+    """That was chosen."""
     port: int = 0
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -60,7 +66,7 @@ class Server:
         heard: list[str] = []
         self.heard.append(heard)
         try:
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, LoginRefused):
                 await self._serve(reader, writer, heard)
                 while await reader.read(1000):
                     pass
@@ -83,7 +89,24 @@ class Server:
         if isinstance(packet, CancelRequest):
             writer.close()
             return
+        if self.binding is not None:
+            await self._authenticate(reader, writer)
         writer.write(self.tls if encrypted else self.clear)
+
+    async def _authenticate(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        exchange = ServerExchange(b"salt" * 4, 4096, nonce=b"n" * 18, channel_binding=self.binding)
+        writer.write(b.authentication_sasl(["SCRAM-SHA-256-PLUS", "SCRAM-SHA-256"]))
+        mechanism, first = (await self._message(reader)).split(b"\0", 1)
+        self.mechanism = mechanism.decode()
+        challenge = exchange.first(first[4:], plus=self.mechanism.endswith("-PLUS"))
+        writer.write(b.authentication_sasl_continue(challenge))
+        final = exchange.final(await self._message(reader), Derivation("secret", b"salt" * 4, 4096).run())
+        writer.write(b.authentication_sasl_final(final))
+
+    @staticmethod
+    async def _message(reader: asyncio.StreamReader) -> bytes:
+        head = await reader.readexactly(5)
+        return await reader.readexactly(int.from_bytes(head[1:], "big") - 4)
 
     @staticmethod
     async def _packet(reader: asyncio.StreamReader) -> Any:
@@ -293,6 +316,22 @@ async def test_our_own_certificate(certificates: Certificates) -> None:
         assert server.certificates == [own.der]
         with pytest.raises(BackendUnavailable, match="lost during login"):
             await connect(certificates.target(server, "require"))
+
+
+async def test_a_login_is_bound_to_the_server_s_certificate(certificates: Certificates) -> None:
+    binding = end_point(certificates.own.der)
+    async with serving(certificates.server, binding=binding) as server:
+        target = replace(certificates.target(server, "require"), secret=Plain("secret"))
+        assert await connected(target) == "TLSv1.3"
+        assert server.mechanism == "SCRAM-SHA-256-PLUS"
+
+
+async def test_a_login_through_somebody_with_another_certificate(certificates: Certificates) -> None:
+    """Who forwards SCRAM between two connections in TLS, each with a certificate of its own, gets nowhere."""
+    async with serving(certificates.server, binding=b"another certificate's hash") as server:
+        target = replace(certificates.target(server, "require"), secret=Plain("secret"))
+        with pytest.raises(BackendUnavailable, match="lost during login"):
+            await connected(target)
 
 
 # -- what breaks the protocol ------------------------------------------------------------------------------------------

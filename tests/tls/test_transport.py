@@ -62,6 +62,18 @@ async def test_what_is_known_of_it(contexts: Contexts) -> None:
         assert "open" in repr(server)
 
 
+async def test_a_certificate_that_openssl_alone_can_read_is_none(
+    contexts: Contexts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: bytes) -> None:
+        raise ValueError("invalid version")
+
+    async with end_to_end() as peers:
+        await contexts.secure(peers)
+        monkeypatch.setattr("cryptography.x509.load_der_x509_certificate", refuse)
+        assert peers.client.transport.get_extra_info("peercert") is None
+
+
 async def test_close_sends_all_that_was_written_and_a_close_notify(contexts: Contexts) -> None:
     async with end_to_end() as peers:
         await contexts.secure(peers)

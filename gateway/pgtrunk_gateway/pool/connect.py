@@ -17,7 +17,7 @@ from pgtrunk.errors import ProtocolViolation
 from pgtrunk_gateway.auth import NONCE_LENGTH, Derivation, ScramKeys
 from pgtrunk_gateway.errors import BackendRefused, BackendUnavailable
 from pgtrunk_gateway.inbox import Inbox
-from pgtrunk_gateway.pool.encryption import NoTls, Way, ask_and_begin, encrypt, ways
+from pgtrunk_gateway.pool.encryption import NoTls, Way, ask_and_begin, channel_binding, encrypt, ways
 from pgtrunk_gateway.pool.handshake import Derive, Handshake, Send
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ async def _log_in_by(order: Sequence[Way], target: Target, derive: Deriver, tune
 
 
 async def _log_in(target: Target, transport: asyncio.Transport, inbox: Inbox, derive: Deriver) -> Opened:
-    handshake = Handshake(target, nonce=os.urandom(NONCE_LENGTH))
+    handshake = Handshake(target, nonce=os.urandom(NONCE_LENGTH), channel_binding=channel_binding(transport))
     transport.write(handshake.start())
     while not handshake.done:
         for step in handshake.feed(await inbox.read()):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pgtrunk.wire.startup import SSLRequest
 from pgtrunk_gateway.errors import BackendUnavailable
-from pgtrunk_gateway.tls import HandshakeError, TlsTransport
+from pgtrunk_gateway.tls import HandshakeError, TlsTransport, end_point
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.inbox import Inbox
     from pgtrunk_gateway.pool.target import Target
 
-__all__ = ["NoTls", "Way", "ask_and_begin", "encrypt", "ways"]
+__all__ = ["NoTls", "Way", "ask_and_begin", "channel_binding", "encrypt", "ways"]
 
 
 class Way(enum.Enum):
@@ -101,3 +101,10 @@ async def ask_and_begin(
     if not await _is_offered(target, transport, inbox):
         raise NoTls(f"server refused SSL: {target} has no TLS any more", log="server refused SSL")
     return await _begin(target, transport, context)
+
+
+def channel_binding(transport: asyncio.Transport) -> bytes | None:
+    """The tls-server-end-point of the server's certificate, whether it was verified or not; None without TLS."""
+    tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+    certificate = tls.getpeercert(binary_form=True) if tls is not None else None
+    return end_point(certificate) if certificate is not None else None

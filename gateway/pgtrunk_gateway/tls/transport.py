@@ -143,7 +143,13 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     def _peer_certificate(self) -> x509.Certificate | None:
         der = self._tls.getpeercert(binary_form=True) if self._open else None
-        return x509.load_der_x509_certificate(der) if der is not None else None
+        if der is None:
+            return None
+        try:
+            return x509.load_der_x509_certificate(der)
+        except ValueError:
+            # OpenSSL is less strict. Who cannot be named has shown nothing that anybody could be told by.
+            return None
 
     # -- reading: hot --------------------------------------------------------------------------------------------------
 
