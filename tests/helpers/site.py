@@ -49,9 +49,9 @@ class Admin:
         return self.rows(query, *values)[0][0]
 
     def backends(self) -> dict[int, str]:
-        """The pids of the user's backends in that database, and what they do."""
-        query: LiteralString = "SELECT pid, state FROM pg_stat_activity WHERE datname = %s AND usename = %s"
-        return {pid: state or "starting" for pid, state in self.rows(query, self.database, USER)}
+        """The pids of all backends in that database but the superuser's, and what they do."""
+        query: LiteralString = "SELECT pid, state FROM pg_stat_activity WHERE datname = %s AND usename <> current_user"
+        return {pid: state or "starting" for pid, state in self.rows(query, self.database)}
 
     def running(self, text: str) -> list[int]:
         """The pids of those of them that run a query with ``text`` in it."""

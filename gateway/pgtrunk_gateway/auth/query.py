@@ -75,10 +75,10 @@ class Answer:
 
     def result(self) -> Found | None:
         """The user; None: there is none. Raises :class:`LookupFailed`."""
-        if self._error is not None:
-            raise self._error
         if not self._described:
             self._count(0)
+        if self._error is not None:
+            raise self._error
         return self._found
 
     def _refuse(self, fields: server.ErrorFields) -> None:

@@ -56,6 +56,8 @@ class Line(asyncio.Protocol):
         self.target = target
         self.opened = False
         """Whether the login is done."""
+        self.pid = 0
+        """Process id in Postgres, 0 where unknown."""
         self._times = times
         self._first = first
         self._derive = derive
@@ -110,12 +112,12 @@ class Line(asyncio.Protocol):
             self._end(error)
             return
         self._transport, self.opened = opened.transport, True
-        log.info("auth_query: new connection to server %s as %s", self.target, self.target.user)
+        self.pid = opened.handshake.key.pid if opened.handshake.key is not None else 0
+        log.info("auth_query: %s@%s new connection to server (pid=%d)", self.target.user, self.target, self.pid)
         opened.transport.set_protocol(self)
         opened.transport.resume_reading()
-        if self._first:
-            self._asked.append((Answer(), self._loop.create_future()))
-            opened.transport.write(client.query(self._first.encode()))
+        self._asked.append((Answer(), self._loop.create_future()))
+        opened.transport.write(client.query(self._first.encode()))
         self._ready.set_result(None)
         self.data_received(opened.rest)
 

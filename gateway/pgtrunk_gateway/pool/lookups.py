@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Lookups"]
 
-_PINNED: Final = "SET search_path = pg_catalog, pg_temp"
+_PINNED: Final = "; SET search_path = pg_catalog, pg_temp"
 _MOMENT: Final = 1.0
 """Seconds for which a connection that failed is not tried again: each login would."""
 
@@ -149,7 +149,8 @@ class Lookups:
         line = self._lines[place] = Line(
             target,
             times,
-            first=_PINNED if place[2] else "",
+            # Postgres ends by itself what nobody waits for any more.
+            first=f"SET statement_timeout = {round(times.connect * 1000)}" + (_PINNED if place[2] else ""),
             derive=self._derive,
             tune=self._tune,
             closed=lambda line: self._ended(place, line),
