@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(
         shutil.which("javac") is None or not DRIVER.exists(),
-        reason="needs a JDK and PgJDBC: default-jdk-headless and libpostgresql-jdbc-java, or PGJDBC=/path/to/driver.jar",
+        reason="needs a JDK and PgJDBC: default-jdk-headless, libpostgresql-jdbc-java (or PGJDBC=driver.jar)",
     ),
 ]
 
