@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.config.settings import Config
     from pgtrunk_gateway.gateway import Gateway
     from pgtrunk_gateway.logs import LogOutput
+    from pgtrunk_gateway.relay.login import Admission
 
 __all__ = ["OpenLog", "Reloader", "log_remarks", "login_policy", "read_userlist"]
 
@@ -103,13 +104,23 @@ class Reloader:
         context.policy = login_policy(config, userlist, context.policy.mock_key)
         context.limiter.limit, context.limiter.window = config.login_failure_limit, config.login_failure_window
         gateway.cancels.configure(peer_id=config.peer_id, timeout=config.cancel_wait_timeout)
+        # Before their pools go: what runs for them is to be cancelled, not only left alone.
+        for session in list(context.sessions):
+            if (admission := session.admission) is not None and (reason := _unfounded(admission, config)):
+                session.kill(ShuttingDown(reason))
         gateway.pools.reconfigure(config, userlist)
         for session in list(context.sessions):
-            database = session.admission.database if session.admission is not None else None
-            if database is not None and config.database(database) is None:
-                session.kill(ShuttingDown("database removed"))
-            else:
-                session.reconfigure()
+            session.reconfigure()
+
+
+def _unfounded(admission: Admission, config: Config) -> str:
+    """Why a session cannot go on under ``config``; "" where it can."""
+    database = config.database(admission.database)
+    if database is None:
+        return "database removed"
+    # With another forced user it would be another one in Postgres from one query to the next.
+    moved = config.pool_key(database, admission.user) != admission.pool.key
+    return "database configuration changed" if moved else ""
 
 
 def login_policy(config: Config, userlist: Userlist | None, mock_key: bytes) -> LoginPolicy:

@@ -204,11 +204,12 @@ class Pool(Stock):
         """Returns when all are closed that are retired (RECONNECT, or a reload). The caller sets the deadline."""
         await self._until(lambda: not any(backend.retired for backend in self.backends.values()))
 
-    def reconnect(self, reason: str = "reconnect", *, fast: bool = False) -> None:
+    def reconnect(self, *, fast: bool = False) -> None:
         """Closes all backends: idle ones now, leased ones at the end of their lease.
 
         ``fast`` (server_fast_close): now too, where a session in session mode is outside a transaction.
         """
+        reason = "database configuration changed"
         self._give_up_opening()
         for backend in list(self.backends.values()):
             backend.retire(reason)
@@ -256,13 +257,25 @@ class Pool(Stock):
         if moved:
             self._backoff.succeeded()
             self.taken.clear()
-            self.reconnect("database configuration changed")
+            self.reconnect()
         self._maintain()
+        self._shrink()
+
+    def _shrink(self) -> None:
+        """Where sessions wait all the time no backend is ever idle, and a smaller pool would stay as large as it was."""
+        limits = self.limits
+        staying = [backend for backend in self.backends.values() if not backend.retired]
+        if limits.size:
+            for backend in staying[limits.size + limits.reserve :]:
+                backend.retire("too many servers in the pool")
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def shut(self, error: GatewayError, reason: str = "pooler is shutting down") -> None:
-        """Refuses those who wait, closes idle backends and drops the others, and opens no more."""
+    def shut(self, error: GatewayError, reason: str = "pooler is shutting down", *, gently: bool = False) -> None:
+        """Refuses those who wait, closes idle backends and drops the others, and opens no more.
+
+        ``gently``: a backend that ends what a session has left running is closed when it has, as in :meth:`kill`.
+        """
         self._closed = True
         self.contend()
         if self._timer is not None:
@@ -271,7 +284,10 @@ class Pool(Stock):
         self.queue.end(error)
         self.greeting.failed(error)
         for backend in list(self.backends.values()):
-            backend.close(reason)
+            if gently and backend.state is BackendState.RECOVERING:
+                backend.retire(reason)
+            else:
+                backend.close(reason)
         self.host.tenants.discard(self)
         for account in self.accounts:
             account.leave(self)

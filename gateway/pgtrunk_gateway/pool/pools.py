@@ -209,7 +209,7 @@ class Pools:
     def _remove(self, pool: Pool, reason: str) -> None:
         if self._pools.pop(pool.key, None) is None:
             return
-        pool.shut(ShuttingDown(reason), reason)
+        pool.shut(ShuttingDown(reason), reason, gently=True)
         for accounts, name in ((self.database_accounts, pool.key.database), (self.user_accounts, pool.key.user)):
             if not accounts[name].members:
                 del accounts[name]
