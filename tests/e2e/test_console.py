@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -172,6 +173,23 @@ async def test_who_waits_and_how_long(start: Start) -> None:
         assert (pool["cl_active"], pool["cl_waiting"], pool["sv_active"]) == (1, 1, 1)
         assert pool["maxwait"] + pool["maxwait_us"] > 0
     assert await query == 1
+
+
+async def test_a_login_that_waits_for_a_server_that_says_nothing(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        gateway = await start(databases={"mute": f"host=127.0.0.1 port={port}"}, **SETTINGS)
+        login = asyncio.create_task(gateway.connect("tcp", database="mute"))
+        await until(lambda: gateway.counts(connecting=1))
+        pools = {row["database"]: row for row in await ask(gateway, "SHOW POOLS")}
+        assert (pools["mute"]["cl_active"], pools["mute"]["cl_waiting"], pools["mute"]["sv_login"]) == (0, 1, 1)
+        clients = {row["database"]: row for row in await ask(gateway, "SHOW CLIENTS")}
+        assert (clients["mute"]["state"], clients["mute"]["user"]) == ("waiting", USER)
+        assert {row["list"]: row["items"] for row in await ask(gateway, "SHOW LISTS")}["login_clients"] == 1
+        login.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await login
+        await ask(gateway, "KILL mute")
 
 
 async def test_statistics(start: Start) -> None:

@@ -46,7 +46,8 @@ def _pool(view: View, pool: Pool) -> Row:
         pool.key.database,
         pool.key.user,
         max(pool.sessions - waiting, 0),
-        waiting,
+        # Those too whose login waits for the first one at the server.
+        waiting + pool.greeting.waiting,
         # A cancel request is carried on at once, each by a connection of its own.
         cancels,
         0,

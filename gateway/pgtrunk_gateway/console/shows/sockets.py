@@ -47,7 +47,7 @@ _TESTED: Final = frozenset({BackendState.CHECKING, BackendState.RESETTING, Backe
 @show("CLIENTS", _SOCKET + _OURS)
 def show_clients(view: View) -> Iterable[Row]:
     for session in _sessions(view):
-        if session.admission is not None:
+        if _names(session) is not None:
             yield *_session(session, session.word), session.front
     for console in list(view.consoles):
         yield *_console(console, view, "idle"), console.front
@@ -73,7 +73,7 @@ def show_active_sockets(view: View) -> Iterable[Row]:
 def _sockets(view: View, *, busy: bool) -> Iterator[Row]:
     for session in _sessions(view):
         if not busy or session.transport.get_write_buffer_size():
-            word = "login" if session.admission is None else "waiting" if session.word == "waiting" else "active"
+            word = "login" if _names(session) is None else "waiting" if session.word == "waiting" else "active"
             yield *_session(session, f"cl_{word}"), *_buffers(session.transport), session.front
     for console in list(view.consoles):
         if not busy or console.transport.get_write_buffer_size():
@@ -92,12 +92,19 @@ def _backends(view: View) -> list[tuple[Pool, Backend]]:
     return [(pool, backend) for pool in view.pools for backend in pool.backends.values()]
 
 
+def _names(session: Lifecycle) -> tuple[str, str] | None:
+    """User and database of one that is logged in, or waits for the first login at the server; else None."""
+    if session.admission is not None:
+        return session.admission.user, session.admission.database
+    pool = session.login.pool if session.login is not None else None
+    return None if pool is None else (pool.key.user, pool.key.database)
+
+
 def _session(session: Lifecycle, state: str) -> Row:
-    admission, backend = session.admission, session.backend
+    backend = session.backend
     return (
         "C",
-        "(nouser)" if admission is None else admission.user,
-        "(nodb)" if admission is None else admission.database,
+        *(_names(session) or ("(nouser)", "(nodb)")),
         "none",
         state,
         *_addresses(session.transport),
