@@ -334,6 +334,11 @@ def _answers() -> Iterator[bytes]:
     first = converse(login, server.offer())
     yield server.offer()
     yield server.challenge(first)
+    yield b.authentication_cleartext_password()
+    yield b.authentication_md5_password(b"salt")
+    yield b.authentication_sasl_final(b"e=no")
+    yield b.error("57P03", "starting up")
+    yield encode(b"E", b"\0")
     yield WELCOME
     yield from (WELCOME[start:end] for _, start, end in messages(WELCOME))
 
