@@ -129,12 +129,15 @@ async def test_a_client_that_says_nothing(start: Start, pooled: Way) -> None:
 
 async def test_server_connect_timeout(start: Start, pooled: Way) -> None:
     async with silence() as port:
-        gateway = await start(databases={DATABASE: f"host=127.0.0.1 port={port}"}, server_connect_timeout=0.3)
-        with pytest.raises(asyncpg.PostgresError) as caught:
+        gateway = await start(
+            databases={DATABASE: f"host=127.0.0.1 port={port}"}, server_connect_timeout=0.3, client_login_timeout=1
+        )
+        with pytest.raises(asyncpg.PostgresError, match=r"client_login_timeout \(server down\)") as caught:
             await gateway.connect(pooled)
         assert caught.value.sqlstate == "08001"
-        assert caught.value.args[0] == (
-            f"connect timeout: no connection to 127.0.0.1:{port} within server_connect_timeout = 0.3 s"
+        assert caught.value.detail is not None
+        assert caught.value.detail.endswith(
+            f"connect timeout: no connection to 127.0.0.1:{port} within server_connect_timeout = 0.3 s."
         )
         await until(lambda: gateway.counts(connecting=0))
 
@@ -175,3 +178,63 @@ async def test_timeouts_that_are_off(start: Start, pooled: Way) -> None:
     with pytest.raises(TimeoutError):
         await session.execute("SELECT pg_sleep(60)", timeout=0.05)
     assert await session.fetchval("SELECT 1") == 1
+
+
+async def last_words(session: RawSession) -> tuple[str, str, str]:
+    """The error with which a session ends."""
+    (error,) = [message.error for message in await session.until_lost() if message.kind == "E"]
+    return error.severity, error.sqlstate, error.message
+
+
+@pytest.mark.parametrize("mode", ["session", "transaction", "statement"])
+async def test_query_timeout(start: Start, pooled: Way, mode: str) -> None:
+    """The query does not go on without its session."""
+    gateway = await start(default_pool_size=1, query_timeout=0.5, pool_mode=mode, auth_type="trust")
+    session = await RawSession.start(gateway, pooled)
+    assert await session.ask(SELECT) == "TDCZI"
+    session.send(frontend.query(b"SELECT pg_sleep(60)"))
+    assert await last_words(session) == ("FATAL", "57014", "query timeout")
+    await until(lambda: not gateway.site.admin.running("pg_sleep"))
+    other = await gateway.connect(pooled)
+    assert await other.fetchval("SELECT 1 FROM pg_sleep(0.1)") == 1
+    assert gateway.counts(backends=1)
+
+
+async def test_query_timeout_while_it_waits(start: Start, pooled: Way) -> None:
+    gateway = await start(default_pool_size=1, query_timeout=0.5, auth_type="trust")
+    holder, waiting = await gateway.connect(pooled), await RawSession.start(gateway, pooled)
+    async with holder.transaction():
+        waiting.send(SELECT)
+        assert await last_words(waiting) == ("FATAL", "57014", "query_timeout")
+        assert await holder.fetchval("SELECT 1") == 1
+
+
+async def test_transaction_timeout(start: Start, pooled: Way) -> None:
+    gateway = await start(default_pool_size=1, transaction_timeout=0.5, auth_type="trust")
+    session = await RawSession.start(gateway, pooled)
+    assert await session.ask(frontend.query(b"BEGIN; CREATE TABLE too_slow (a int)")) == "CCZT"
+    session.send(frontend.query(b"SELECT pg_sleep(60)"))
+    assert await last_words(session) == ("FATAL", "25P04", "transaction timeout")
+    other = await gateway.connect(pooled)
+    assert await other.fetchval("SELECT to_regclass('too_slow')") is None
+
+
+async def test_client_idle_timeout(start: Start, pooled: Way) -> None:
+    gateway = await start(default_pool_size=1, client_idle_timeout=0.5, auth_type="trust")
+    session = await RawSession.start(gateway, pooled)
+    inside = await RawSession.start(gateway, pooled)
+    assert await inside.ask(frontend.query(b"BEGIN")) == "CZT"
+    assert await last_words(session) == ("FATAL", "57P05", "client_idle_timeout")
+    assert await inside.ask(frontend.query(b"COMMIT")) == "CZI"
+
+
+async def test_timeouts_of_the_user_override(start: Start, pooled: Way) -> None:
+    gateway = await start(
+        default_pool_size=1,
+        client_idle_timeout=0.3,
+        query_timeout=0.3,
+        transaction_timeout=0.3,
+        sections=f"[users]\n{USER} = client_idle_timeout=60 query_timeout=60 transaction_timeout=60\n",
+    )
+    session = await gateway.connect(pooled)
+    assert await session.fetchval("SELECT 1 FROM pg_sleep(0.6)") == 1

@@ -44,7 +44,6 @@ _TERMINATE: Final = b"X"
 _STATE_IDLE: Final = State.IDLE
 _STATE_LEASED: Final = State.LEASED
 _STATEMENT: Final = "statement"
-_READY_SIZE: Final = len(server.ready())
 _HOLD: Final = 16 << 10
 """Octets that a session holds at most before it stops reading. Until then it reads on, to see a client that leaves."""
 
@@ -263,11 +262,10 @@ class Session(Lifecycle):
         self._handle(Event.KEPT)
 
     def _relay_statement(self, data: bytes) -> None:
-        """Statement mode: what says that a transaction block is open is not for the client; see :meth:`settled`."""
+        """Statement mode: what opens a transaction block is answered by :meth:`settled`, with an error."""
         backend = self.backend
-        if backend is not None and backend.replies.status != _IDLE and backend.replies.settled:
-            data = data[:-_READY_SIZE]
-        self.transport.write(data)
+        if backend is None or backend.replies.status == _IDLE or not backend.replies.settled:
+            self.transport.write(data)
 
     def _heed(self, backend: Backend) -> None:
         """Acts on what the replies have noted."""
