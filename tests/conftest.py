@@ -14,8 +14,9 @@ import hypothesis
 import pytest
 
 from helpers.postgres import database, postgres
+from helpers.site import site
 
-__all__ = ["database", "postgres"]
+__all__ = ["database", "postgres", "site"]
 
 # A busy machine is no reason for an example to fail; pytest's own timeout ends what hangs. In CI the examples are the
 # same in every run, so that a change is judged by what it does; everywhere else they are new ones each time.

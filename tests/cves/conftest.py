@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from helpers.gateways import site, start
+from helpers.gateways import start
 
-__all__ = ["site", "start"]
+__all__ = ["start"]
 
 
 @pytest.fixture(autouse=True)

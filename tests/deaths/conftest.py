@@ -1,4 +1,4 @@
-"""The matrix has a PostgreSQL of its own, since it is restarted; everything else is as in the end-to-end tests."""
+"""The matrix has a PostgreSQL of its own, since it is restarted, and so a site of its own; the rest is as elsewhere."""
 
 from __future__ import annotations
 

@@ -46,8 +46,7 @@ What needs a word:
 - A gateway that stalls keeps its backends, and their locks, as long as it stalls.
 - Postgres's farewell on ``immediate`` is a warning, which the client gets (57P01); the error is the gateway's 08006.
 - While Postgres restarts, who is idle, waits or logs in is not told anything: it waits, up to query_wait_timeout. So
-  does the bystander, which rests while Postgres stops and asks while it is away. But a login to a pool that has never
-  seen its Postgres is refused with 08001 while nobody listens there: there is nothing to welcome the client with.
+  does the bystander, which rests while Postgres stops and asks while it is away.
 - psql behind a killed sidecar is cut, with libpq's words "server closed the connection unexpectedly", which have no
   SQLSTATE. And what ends a login psql tells in words alone, without the SQLSTATE that it was given.
 - Who was cancelled and killed at the same time is told of the death: the cancel had not reached Postgres.

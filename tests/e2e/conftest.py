@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final, cast
 import pytest
 import uvloop
 
-from helpers.gateways import connect, pooled, site, start, way
+from helpers.gateways import connect, pooled, start, way
 from pgtrunk_gateway.demo.postgres import EmbeddedPostgresError
 
 if TYPE_CHECKING:
     from helpers.site import Site
 
-__all__ = ["connect", "pooled", "site", "start", "way"]
+__all__ = ["connect", "pooled", "start", "way"]
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
