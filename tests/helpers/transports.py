@@ -17,6 +17,8 @@ class FakeTransport(asyncio.Transport):
         self.paused = False
         self.closing = False
         self.aborted = False
+        self.buffered = 0
+        """What it says that the far end has not taken yet."""
         self._written: list[bytes] = []
 
     def take(self) -> bytes:
@@ -56,4 +58,4 @@ class FakeTransport(asyncio.Transport):
         return self.protocol
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.buffered
