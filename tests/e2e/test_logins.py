@@ -70,11 +70,14 @@ async def test_a_wrong_password_of_the_gateways_own(start: Start, pooled: Way) -
 
 
 async def test_postgres_that_is_not_there(start: Start, pooled: Way) -> None:
-    gateway = await start(databases={DATABASE: "host=127.0.0.1 port=1"})
-    with pytest.raises(asyncpg.PostgresError) as caught:
+    """It may be about to start, so a client waits for it; as long as for a backend, or for its login."""
+    gateway = await start(databases={DATABASE: "host=127.0.0.1 port=1"}, query_wait_timeout=0.3)
+    with pytest.raises(asyncpg.PostgresError, match=r"query_wait_timeout \(server down\)") as caught:
         await gateway.connect(pooled)
     assert caught.value.sqlstate == "08001"
-    assert "127.0.0.1:1" in str(caught.value)
+    assert "query_wait_timeout = 0.3 s. The last connection failed: cannot connect to the server at 127.0.0.1:1" in str(
+        caught.value.detail
+    )
 
 
 async def test_psql_users_get_the_same_words(start: Start) -> None:

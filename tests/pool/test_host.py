@@ -118,15 +118,6 @@ async def test_a_pool_that_gives_its_attempt_up_lets_another_try(monkeypatch: py
 # -- the first login ---------------------------------------------------------------------------------------------------
 
 
-async def test_nobody_waits_to_log_in_to_a_server_that_was_never_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Neighbours(monkeypatch, retry=1000)
-    greetings = [asyncio.ensure_future(pool.greet()) for pool in server.pools]
-    await server.settle()
-    await server.answer(DOWN, count=1)
-    assert [greeting.exception() for greeting in greetings] == [DOWN] * 3
-    await server.close()
-
-
 async def test_who_logs_in_while_a_server_restarts_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Neighbours(monkeypatch)
     await server.open(1, server.pools[0])

@@ -167,9 +167,21 @@ async def test_the_first_login_greets_all_clients(monkeypatch: pytest.MonkeyPatc
 async def test_a_client_hears_why_the_first_login_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(monkeypatch)
     greeting = asyncio.ensure_future(server.pool.greet())
-    await server.answer(BackendUnavailable("connection refused"))
-    with pytest.raises(BackendUnavailable):
+    await server.answer(BackendRefused("no such role", sqlstate="28000"))
+    with pytest.raises(BackendRefused):
         await greeting
+    await server.pool.close(ShuttingDown())
+
+
+async def test_a_client_that_logs_in_waits_for_a_server_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(monkeypatch, retry=0.01)
+    greeting = asyncio.ensure_future(server.pool.greet())
+    await server.answer(BackendUnavailable("connection refused"))
+    await until(lambda: server.logins)
+    assert not greeting.done()
+    assert server.pool.trouble == " The last connection failed: connection refused."
+    await server.answer()
+    assert await greeting == PARAMETERS
     await server.pool.close(ShuttingDown())
 
 

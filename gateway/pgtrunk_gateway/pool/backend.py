@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from pgtrunk.wire import backend as server
 from pgtrunk.wire import frontend as client
-from pgtrunk_gateway.errors import BackendLost, GatewayError
+from pgtrunk_gateway.errors import BackendLost, GatewayError, ShuttingDown
 from pgtrunk_gateway.session import owed
 from pgtrunk_gateway.session.parameters import Profile, profile
 from pgtrunk_gateway.session.replies import IDLE
@@ -351,6 +351,8 @@ class Backend(asyncio.Protocol):
             holder.backend_lost(self._loss(reason), told)
 
     def _loss(self, reason: str) -> GatewayError:
+        if reason == self.retired:
+            return ShuttingDown(reason, detail=f"Backend pid {self.pid} is closed by an administrator.")
         return BackendLost(
             "server connection was lost",
             detail=f"Backend pid {self.pid}: {reason}.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,8 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.config.settings import Config
 
 __all__ = ["DatabaseState", "Databases"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -46,4 +49,6 @@ class Databases(dict[str, DatabaseState]):
         state = self.get(name)
         if state is None and config.database(name) is not None:
             state = self[name] = DatabaseState(auto=name not in config.databases)
+            if state.auto:
+                log.info("registered new auto-database: db=%s", name)
         return state

@@ -25,17 +25,12 @@ class Tenant(Protocol):
     def maintain(self) -> None:
         """What it waited for may be possible now."""
 
-    def host_failed(self, error: GatewayError) -> None:
-        """A connection of some pool has failed, and it is the server's fault."""
-
 
 class Host:
     """One address that pools connect to. ``retry``: the longest pause, in seconds, now (server_login_retry)."""
 
     def __init__(self, retry: Callable[[], float]) -> None:
         self.tenants: set[Tenant] = set()
-        self.known = False
-        """Whether any connection has ever succeeded."""
         self.backoff = Backoff()
         self._retry = retry
         self._probe: object | None = None
@@ -57,7 +52,6 @@ class Host:
     def succeeded(self) -> None:
         """The server has answered."""
         was_down = bool(self.backoff.failures)
-        self.known = True
         self.backoff.succeeded()
         self._probe = None
         if was_down:
@@ -68,8 +62,6 @@ class Host:
         if self._probe is attempt:
             self._probe = None
         if self.backoff.failed(error, began=began, now=self._loop.time(), retry=self._retry()):
-            for tenant in list(self.tenants):
-                tenant.host_failed(error)
             self._tell()
 
     def abandoned(self, attempt: object) -> None:

@@ -103,6 +103,8 @@ class Stock:
         """Whether others want to know of a backend that is idle."""
         self._observers: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._maintaining = False
+        self._warned = False
+        """Of a password that crosses the network in clear."""
         self._keep: Callable[[Backend], None]
         self._loop = asyncio.get_running_loop()
         self.host.tenants.add(self)
@@ -264,6 +266,9 @@ class Stock:
             "S-%d: %s@%s new connection to server (from %s, pid=%d)",
             backend.id, self.key, self.target, origin, backend.pid,
         )  # fmt: skip
+        if opened.exposed and not self._warned:
+            self._warned = True
+            log.warning("%s@%s password sent in clear, as the server wants it, without TLS", self.key, self.target)
         opened.transport.set_protocol(backend)
         # Before it is given away: a session whose client does not read has it pause again.
         opened.transport.resume_reading()
@@ -296,7 +301,11 @@ class Stock:
             self.host.succeeded()
             if error.sqlstate not in _NOT_NOW:
                 self._refused(error)
-        log.warning("%s@%s %s; next attempt in %.1f s", self.key, self.target, error.message, max(0.0, pause))
+        reason, age = error.log or error.message, int(self._loop.time() - began)
+        log.warning(
+            "%s@%s closing because: %s (age=%ds); next attempt in %.1f s",
+            self.key, self.target, reason, age, max(0.0, pause),
+        )  # fmt: skip
         self._maintain()
         self._note_use()
 
@@ -305,11 +314,6 @@ class Stock:
         self.greeting.failed(error)
         if isinstance(error, BackendRefused) and not self.backends:
             self.queue.end(error)
-
-    def host_failed(self, error: GatewayError) -> None:
-        """A server that was there will be there again; for one that never was, nobody waits to log in."""
-        if not self.host.known and error.sqlstate not in _DOWN:
-            self.greeting.failed(error)
 
     def _unbook(self) -> None:
         for account in self.accounts:

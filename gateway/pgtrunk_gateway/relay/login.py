@@ -19,6 +19,7 @@ from pgtrunk.wire.startup import PROTOCOL_3_0, CancelRequest, StartupMessage
 from pgtrunk_gateway.cancel.dispatch import Cancellable
 from pgtrunk_gateway.config.entries import CONSOLE_NAMES, DatabaseConfig
 from pgtrunk_gateway.errors import (
+    BackendUnavailable,
     CannotConnectNow,
     GatewayError,
     LoginTimeout,
@@ -87,6 +88,8 @@ class Client(Cancellable, Protocol):
 
     transport: asyncio.Transport
     front: str
+    peer: str
+    """Its address as the log shows it."""
 
     @property
     def address(self) -> str | None:
@@ -123,6 +126,11 @@ class SessionLogin:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="login")
         self.data_received = self._dialogue.data_received
 
+    @property
+    def pool(self) -> Pool | None:
+        """Whose first login at the server it waits for; None: it has not come to that."""
+        return self._pool
+
     def eof_received(self) -> None:
         """The client says no more. Who has sent a cancel request need not wait for it; who wanted a session is gone,
         whatever the login waits for, unless some of what it sent ahead is still to be read."""
@@ -148,8 +156,7 @@ class SessionLogin:
             self._client.vanished()
             return
         except TimeoutError:
-            trouble = "" if self._pool is None else self._pool.trouble
-            error = LoginTimeout(detail=f"client_login_timeout = {timeout:g} s.{trouble}")
+            error = self._too_late("client_login_timeout", timeout)
         except ProtocolViolation as violation:
             error = ProtocolError(str(violation))
         except GatewayError as refusal:
@@ -204,15 +211,40 @@ class SessionLogin:
         self._settle(place, entry, user)
         ignored = self._context.config.ignore_startup_parameters
         wanted = wishes.settings(packet.parameters, ignored)
+        if self._context.config.application_name_add_host:
+            wanted = wishes.with_host(wanted, self._client.peer)
         pool = self._context.pool(entry, user)
         if accepted.secret is not None and entry.user is None:
             # A forced user has a password of its own: the client's must never take its place.
             pool.entrust(accepted.secret, accepted.keys)
         self._pool = pool
-        greeting = await pool.greet()
+        greeting = await self._greet(pool, entry, user)
         wanted, others = wishes.part(wanted, greeting, ignored)
         certain = not others and all(parameters.is_certain(name, value, greeting) for name, value in wanted.items())
         return self._welcome(place, user, entry, pool, {**greeting, **wanted}, others, certain)
+
+    async def _greet(self, pool: Pool, entry: DatabaseConfig, user: str) -> dict[str, str]:
+        """Waits for the server's first word, as long as a query would have to wait for a backend."""
+        config = self._context.config
+        timeouts = {
+            "query_wait_timeout": config.resolve_query_wait_timeout(entry, user),
+            "query_timeout": config.resolve_query_timeout(user),
+        }
+        setting = min(timeouts, key=lambda setting: timeouts[setting] or float("inf"))
+        try:
+            async with asyncio.timeout(timeouts[setting] or None):
+                return await pool.greet()
+        except TimeoutError:
+            raise self._too_late(setting, timeouts[setting]) from None
+
+    def _too_late(self, setting: str, timeout: float) -> LoginTimeout:
+        detail = f"{setting} = {timeout:g} s."
+        trouble = "" if self._pool is None else self._pool.trouble
+        if trouble:
+            return LoginTimeout(
+                f"{setting} (server down)", sqlstate=BackendUnavailable.sqlstate, detail=detail + trouble
+            )
+        return LoginTimeout(setting, detail=detail)
 
     def _negotiate(self, packet: StartupMessage) -> None:
         """The gateway speaks 3.0, without protocol options: one that asks for more is told so and goes on."""
@@ -251,7 +283,10 @@ class SessionLogin:
         key = self._context.cancels.register(self._client)
         welcome = [server.authentication_ok()]
         welcome += [server.parameter_status(name, value) for name, value in reported.items()]
-        welcome += [server.backend_key_data(key.pid, key.secret), server.ready()]
+        welcome.append(server.backend_key_data(key.pid, key.secret))
+        if (message := self._context.config.login_notify_message) is not None:
+            welcome.append(server.notice("00000", message))
+        welcome.append(server.ready())
         self._dialogue.write(b"".join(welcome))
         pool.enter()
         return Admission(
