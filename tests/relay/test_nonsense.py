@@ -24,6 +24,7 @@ from pgtrunk.wire.frontend import (
     query,
 )
 from pgtrunk_gateway.errors import QueryWaitTimeout
+from pgtrunk_gateway.relay.terms import Terms
 from pgtrunk_gateway.session.state import State
 
 _GOOD = [
@@ -64,11 +65,20 @@ _messages = st.one_of(
     st.builds(lambda kind, body: encode(bytes([kind]), body), st.sampled_from(sorted(KINDS)), st.binary(max_size=12)),
     st.sampled_from(_BAD),
 )
+_TERMS = [
+    Terms(),
+    Terms(pool_mode="session", reset_query="DISCARD ALL", tracked=False),
+    Terms(pool_mode="statement"),
+    Terms(reset_query="DISCARD ALL"),
+]
 _events = st.one_of(
     _messages,
     _messages,
     _messages,
-    st.sampled_from(["pump", "wake", "cancel", "cancels end", "refuse", "full", "drained", "backend full", "lost"]),
+    st.sampled_from(
+        ["pump", "wake", "cancel", "cancels end", "refuse", "full", "drained", "backend full", "lost", "kill"]
+    ),
+    st.sampled_from(_TERMS),
 )
 
 
@@ -83,18 +93,30 @@ class Pieces:
             data = data[size:]
 
 
-@settings(max_examples=500)
-@given(st.lists(_events, max_size=25), st.integers(0, 2), st.booleans(), st.randoms(use_true_random=False))
+@settings(max_examples=300)
+@given(
+    st.sampled_from(_TERMS),
+    st.lists(_events, max_size=25),
+    st.integers(0, 2),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
 async def test_nothing_that_a_client_does_reaches_the_next(
-    events: list[bytes | str], backends: int, certain: bool, dice: random.Random
+    terms: Terms, events: list[bytes | str | Terms], backends: int, certain: bool, dice: random.Random
 ) -> None:
-    pair = SessionPair(backends=backends, split=Pieces(dice), certain=certain)
+    pair = SessionPair(backends=backends, split=Pieces(dice), certain=certain, terms=terms)
     client, other = pair.connect(TimeZone="Asia/Tokyo"), pair.connect()
     for event in events:
         if isinstance(event, bytes):
             client.write(event)
             if dice.random() < 0.7:
                 pair.pump()
+        elif isinstance(event, Terms):
+            assert client.session.admission is not None
+            client.session.admission.terms = event
+            client.session.reconfigure()
+        elif event == "kill":
+            client.session.kill()
         elif event == "pump":
             pair.pump()
         elif event == "wake":
