@@ -381,6 +381,14 @@ def test_trust_without_a_list_of_users() -> None:
     assert remarks_of(DATABASES + "[pgtrunk]\nauth_type = trust\n") == [(remark, True)]
 
 
+def test_passwords_in_clear() -> None:
+    users = "auth_file = users.txt\nauth_type = plain\n"
+    text = DATABASES + "[pgtrunk]\n" + users
+    remark = "g.ini:5: auth_type: plain sends passwords over TCP in clear, unless client_tls_sslmode is require"
+    assert (remark, True) not in remarks_of(text)
+    assert (remark, True) in remarks_of(text + "listen_addr = *\n")
+
+
 def test_any_needs_no_list_of_users() -> None:
     loaded = load_text("[databases]\nshop = user=app\n[pgtrunk]\nauth_type = any\n")
     assert (loaded.config.auth_type, loaded.remarks) == ("any", ())

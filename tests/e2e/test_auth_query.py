@@ -52,7 +52,8 @@ async def login(
 async def refusal(gateway: LocalGateway, user: str = FOUND, password: str = "secret", **more: Any) -> tuple[str, str]:
     with pytest.raises(asyncpg.PostgresError) as caught:
         await login(gateway, user, password, **more)
-    return str(caught.value.sqlstate), str(caught.value.args[0])
+    error: Any = caught.value
+    return error.sqlstate, error.args[0]
 
 
 # -- who gets in

@@ -44,10 +44,12 @@ async def login(
     return str(await connection.fetchval("SELECT current_user"))
 
 
-async def refusal(gateway: LocalGateway, *names: str, **more: Any) -> tuple[str, str]:
+async def refusal(gateway: LocalGateway, user: str = THROUGH, password: str = "secret", **more: Any) -> tuple[str, str]:
+    """SQLSTATE and message."""
     with pytest.raises(asyncpg.PostgresError) as caught:
-        await login(gateway, *names, **more)
-    return str(caught.value.sqlstate), str(caught.value.args[0])
+        await login(gateway, user, password, **more)
+    error: Any = caught.value
+    return error.sqlstate, error.args[0]
 
 
 def reconnect(gateway: LocalGateway) -> None:
@@ -105,7 +107,7 @@ async def test_certificates_over_quic(start: Start, tmp_path: Path, caplog: pyte
     assert "no such user: 'nobody'" in caplog.text
     # Elsewhere there is none.
     for way in ("tcp", "unix"):
-        assert await refusal(gateway, USER, PASSWORD, way=way) == ("28000", "certificate authentication failed")  # type: ignore[arg-type]
+        assert await refusal(gateway, USER, PASSWORD, way=way) == ("28000", "certificate authentication failed")
     assert "TLS client certificate required" in caplog.text
 
 
@@ -227,7 +229,9 @@ async def test_keys_count_for_as_long_as_the_secret(roles: Roles, start: Start) 
 
 @pytest.mark.parametrize("method", ["trust", "password", "md5", "scram-sha-256"])
 @pytest.mark.parametrize("secret", ["secret", "md5", "scram"])
-async def test_what_serves_which_method_of_postgres(roles: Roles, start: Start, method: str, secret: str) -> None:
+async def test_what_serves_which_method_of_postgres(
+    roles: Roles, start: Start, caplog: pytest.LogCaptureFixture, method: str, secret: str
+) -> None:
     encryption = "md5" if method == "md5" or secret == "md5" else "scram-sha-256"
     roles.change(THROUGH, "secret", encryption=encryption)
     stored = roles.secret(THROUGH) if secret != "scram" else Derivation("secret", b"salt", 1).secret().encode()
@@ -242,6 +246,10 @@ async def test_what_serves_which_method_of_postgres(roles: Roles, start: Start, 
         )
         if serves:
             assert await login(gateway) == THROUGH
+            reconnect(gateway)
+            assert await login(gateway) == THROUGH
+            # Once, not for each connection.
+            assert caplog.text.count("password sent in clear") == (method == "password")
         else:
             assert await refusal(gateway) == WRONG_TYPE
 

@@ -39,7 +39,7 @@ class Roles:
 
     def change(self, name: str, password: str | None, *, encryption: str = "scram-sha-256") -> None:
         """Another password."""
-        self.site.admin.execute(f"SET password_encryption = '{encryption}'")
+        self.site.admin.execute(cast("Any", f"SET password_encryption = '{encryption}'"))
         value = sql.SQL("NULL") if password is None else sql.Literal(password)
         self.site.admin.execute(cast("Any", sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(name), value)))
 

@@ -33,6 +33,7 @@ READABLE = (
 SECRET = ("auth_file", "client_tls_key_file", "quic_key_file", "server_tls_key_file")
 NEEDS_USERS = ("plain", "md5", "scram-sha-256")
 VERIFY = ("verify-ca", "verify-full")
+TLS_ONLY = ("require", *VERIFY)
 RESERVED = "pgbouncer"  # the admin console's database
 NEEDS_CERTIFICATE = ("quic_key_file", "quic_client_ca_file", "quic_listen_addr", "quic_listen_port")
 
@@ -175,6 +176,10 @@ class Checks:
             yield Remark(
                 self.at("auth_type"), "auth_type: trust without auth_file lets every user name in", serious=True
             )
+        in_clear = self.config.listen_addr and self.config.client_tls_sslmode not in TLS_ONLY
+        if self.config.auth_type == "plain" and in_clear:
+            words = "auth_type: plain sends passwords over TCP in clear, unless client_tls_sslmode is require"
+            yield Remark(self.at("auth_type"), words, serious=True)
         if "auth_query" in self.reading.main and not self._users_are_looked_up:
             yield Remark(self.at("auth_query"), "auth_query: not used without auth_user", serious=True)
         for entry in self.reading.entries["databases"].values():

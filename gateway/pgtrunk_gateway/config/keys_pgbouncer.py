@@ -1,7 +1,7 @@
 """Every key of PgBouncer's main section, in the order of its SHOW CONFIG: 1.25.2 and what has been merged since.
 
-Defaults are PgBouncer's, but for two that the gateway cannot act on: pool_mode (session) and auth_type (md5, which
-PgBouncer itself answers by SCRAM wherever the stored secret allows). A default that PgBouncer leaves unset is "".
+Defaults are PgBouncer's, but for two: pool_mode (session) and auth_type (md5, which is SCRAM wherever the stored secret
+allows). A default that PgBouncer leaves unset is "".
 """
 
 from __future__ import annotations

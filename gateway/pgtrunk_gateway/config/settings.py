@@ -154,9 +154,10 @@ class Config:
 
     # Login
     auth_type: AuthType = "scram-sha-256"
-    """How clients log in. "md5" is answered by SCRAM-SHA-256 like "scram-sha-256". "plain":
-    the password in clear. "cert": the name in the client's certificate. "trust": nothing is asked, but the name must be
-    in auth_file if there is one. "any": nor is the name looked up; every database has a forced user."""
+    """How clients log in. "scram-sha-256"; "md5": the same for users whose secret is a SCRAM secret, MD5 for others.
+    "plain": the password in clear. "cert": the name in the client's certificate. "trust": nothing is asked, but the
+    name must be known to auth_file or auth_query if there is one. "any": nor is the name looked up; every database has
+    a forced user."""
     admin_users: tuple[str, ...] = ()
     """Users who may do all in the console."""
     stats_users: tuple[str, ...] = ()

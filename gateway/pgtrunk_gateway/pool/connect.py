@@ -47,6 +47,13 @@ class Opened:
     handshake: Handshake
     rest: bytes
 
+    @property
+    def exposed(self) -> bool:
+        """Whether the password has crossed the network in clear, as Postgres' method "password" wants it."""
+        if not self.handshake.gave_password or self.handshake.target.unix_path is not None:
+            return False
+        return self.transport.get_extra_info("ssl_object") is None
+
 
 async def log_in(target: Target, *, timeout: float, derive: Deriver, tune: SocketTuner) -> Opened:
     """Connects and logs in within ``timeout`` seconds (server_connect_timeout; 0: no limit).
