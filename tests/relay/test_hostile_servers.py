@@ -12,6 +12,7 @@ from helpers.session_pair import SessionPair
 from pgtrunk.wire import backend as server
 from pgtrunk.wire.framing import encode
 from pgtrunk.wire.frontend import copy_data, parse, query
+from pgtrunk_gateway.relay.terms import Terms
 from pgtrunk_gateway.session.state import State
 
 _REQUESTS = [
@@ -62,17 +63,25 @@ _answers = st.one_of(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=300)
 @given(
+    st.sampled_from(
+        [
+            Terms(),
+            Terms(pool_mode="session", reset_query="DISCARD ALL", tracked=False),
+            Terms(pool_mode="statement"),
+            Terms(reset_query="DISCARD ALL"),
+        ]
+    ),
     st.lists(st.sampled_from(_REQUESTS), min_size=1, max_size=4),
     st.lists(_answers, max_size=8),
     st.randoms(use_true_random=False),
     st.booleans(),
 )
 async def test_nothing_that_a_server_answers_reaches_others(
-    requests: list[bytes], answers: list[bytes], dice: random.Random, vanishes: bool
+    terms: Terms, requests: list[bytes], answers: list[bytes], dice: random.Random, vanishes: bool
 ) -> None:
-    pair = SessionPair(backends=1, certain=dice.random() < 0.8)
+    pair = SessionPair(backends=1, certain=dice.random() < 0.8, terms=terms)
     (link,) = pair.links
     # What the model of an honest server knows is not what this one has said.
     link.check_clean = lambda: None  # type: ignore[method-assign]
