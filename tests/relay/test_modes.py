@@ -185,17 +185,19 @@ async def test_settings_that_the_server_may_not_take_go_ahead_in_session_mode_to
     pair.check_idle()
 
 
-async def test_a_stopping_gateway_ends_sessions_that_keep_a_backend_between_transactions() -> None:
+async def test_a_stopping_gateway_waits_for_sessions_that_keep_a_backend() -> None:
     pair = session_pair(2)
-    idle, busy = pair.connect(), pair.connect()
+    new, idle, busy = pair.connect(), pair.connect(), pair.connect()
     idle.send(query(b"select 1"))
     busy.send(query(b"begin"))
     pair.context.closing_idle = True
-    for client in (idle, busy):
+    for client in (new, idle, busy):
         client.session.end_if_idle()
-    assert idle.read()[-1].startswith("ErrorResponse FATAL 57P01")
-    assert busy.session.state is State.LEASED
-    assert busy.send(query(b"commit"))[-1].startswith("ErrorResponse FATAL 57P01")
+    assert new.read()[-1].startswith("ErrorResponse FATAL 57P01")
+    assert busy.send(query(b"commit"))[-1] == "ReadyForQuery I"
+    for client in (idle, busy):
+        assert client.send(query(b"select 1"))[-1] == "ReadyForQuery I"
+        client.send(TERMINATE_MESSAGE)
     pair.pump()
     pair.check_idle()
 

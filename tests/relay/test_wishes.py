@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pgtrunk_gateway.errors import LoginRefused
-from pgtrunk_gateway.relay.wishes import part, settings
+from pgtrunk_gateway.relay.wishes import part, settings, with_host
 
 
 def wanted(*ignored: str, **packet: str) -> dict[str, str]:
@@ -60,3 +60,19 @@ def test_what_the_server_does_not_report_is_apart() -> None:
         {"search_path": "a", "work_mem": "1MB", "server_version": "99"},
     )
     assert part(asked, reported, ("search_path", "TimeZone"))[1] == {"work_mem": "1MB", "server_version": "99"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name"),
+    [
+        ({}, "app - 192.0.2.1:40000"),
+        ({"application_name": "shop"}, "shop - 192.0.2.1:40000"),
+        ({"application_name": "x" * 70}, "x" * 45 + " - 192.0.2.1:40000"),
+        ({"application_name": "x" * 44 + "é"}, "x" * 44 + " - 192.0.2.1:40000"),
+    ],
+)
+def test_the_clients_address_in_its_application_name(wanted: dict[str, str], name: str) -> None:
+    assert with_host({**wanted, "DateStyle": "ISO"}, "192.0.2.1:40000") == {
+        "application_name": name,
+        "DateStyle": "ISO",
+    }

@@ -196,8 +196,10 @@ class Lifecycle(Visible):
                 self.settled()
 
     def end_if_idle(self) -> None:
-        """The gateway is stopping: outside a transaction, this is the moment to end."""
-        if self.state in (State.LOGIN, State.IDLE, State.WAITING, State.SKIPPING) or self._between:
+        """The gateway is stopping, and this is the moment to end: without a backend, which in transaction mode is
+        outside a transaction. In session mode it is waited for, as in PgBouncer: it may keep there what it cannot lose.
+        """
+        if self.state in (State.LOGIN, State.IDLE, State.WAITING, State.SKIPPING):
             self.fail(ShuttingDown("server shutting down"))
 
     def kill(self, error: GatewayError | None = None) -> None:

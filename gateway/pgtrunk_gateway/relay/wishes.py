@@ -15,9 +15,11 @@ from pgtrunk_gateway.session.options import parse_options
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-__all__ = ["names", "part", "settings"]
+__all__ = ["names", "part", "settings", "with_host"]
 
 _OPTIONS = "options"
+_MAX_NAME = 63
+"""Bytes of an application_name; Postgres cuts what is longer."""
 _NO_SETTINGS = frozenset({"user", "database", "replication", _OPTIONS})
 
 
@@ -50,6 +52,14 @@ def settings(packet: Mapping[str, str], ignored: Collection[str]) -> dict[str, s
             raise LoginRefused(f'unrecognized configuration parameter "{spelt}"', sqlstate="42704")
         wanted[name] = parameters.startup_value(name, value)
     return wanted
+
+
+def with_host(wanted: Mapping[str, str], address: str) -> dict[str, str]:
+    """``wanted`` with the client's address in its application_name, as PgBouncer has it: "name - host:port"."""
+    host = f" - {address}"
+    room = max(0, _MAX_NAME - len(host.encode()))
+    name = wanted.get("application_name", "app").encode()[:room].decode(errors="ignore")
+    return {**wanted, "application_name": name + host}
 
 
 def part(
