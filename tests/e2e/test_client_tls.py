@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import ssl
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,10 @@ import pytest
 
 from helpers.certificates import CLIENT_AUTH, SERVER_AUTH, authority
 from helpers.debian_postgres import debian_program
-from helpers.processes import run_program
+from helpers.processes import gateway_process, run_program
 from helpers.site import DATABASE, PASSWORD, USER
 from helpers.waiting import until
+from pgtrunk.wire.startup import SSLRequest
 from pgtrunk_gateway.errors import ConfigError, GatewayError
 
 if TYPE_CHECKING:
@@ -324,3 +326,56 @@ async def test_tls_that_lacks_something_is_not_set(start: Start, site: Site, cap
         gateway.gateway.operations.set("client_tls_sslmode", "require")
     assert "client_tls_key_file" in str(refused.value.detail)
     caplog.clear()
+
+
+async def test_sighup_takes_new_certificates(site: Site, tmp_path: Path) -> None:
+    ca = authority("the next")
+    cert, key = ca.issue("localhost", usage=[SERVER_AUTH], names=["127.0.0.1"]).save(tmp_path, "next")
+    root = tmp_path / "ca.pem"
+    root.write_bytes(ca.pem)
+    with gateway_process(site, **door(site)) as process:
+        tls = {"sslmode": "verify-full", "sslrootcert": site.certificates.ca_cert}
+        with process.connect(**tls) as running:
+            site.write_ini(process.place, **door(site, client_tls_cert_file=cert, client_tls_key_file=key))
+            process.send(signal.SIGHUP)
+            process.until_logged("client_tls_cert_file: ")
+            assert running.execute("SELECT 1").fetchone() == (1,)
+            with pytest.raises(psycopg.OperationalError, match="certificate verify failed"):
+                process.connect(**tls)
+            with process.connect(**tls | {"sslrootcert": root}) as later:
+                assert later.execute("SELECT 1").fetchone() == (1,)
+        process.stop()
+
+
+# -- those who never arrive --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("politely", [False, True])
+async def test_clients_that_leave_in_their_handshake_leave_nothing(start: Start, site: Site, politely: bool) -> None:
+    gateway = await start(**door(site))
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    hello = trusting(site).wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        hello.do_handshake()
+    octets = outgoing.read()
+
+    async def visit(direct: bool, size: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        if not direct:
+            writer.write(SSLRequest().encode())
+            assert await reader.readexactly(1) == b"S"
+        writer.write(octets[:size])
+        if size == len(octets):
+            # The gateway has answered, and waits for the client's half.
+            assert (await reader.read(1))[:1] == b"\x16"
+        if politely:
+            writer.close()
+        else:
+            writer.transport.abort()
+
+    sizes = [0, 1, 4, 5, 6, 100, len(octets) - 1, len(octets)]
+    await asyncio.gather(*(visit(direct, size) for direct in (False, True) for size in sizes for _ in range(3)))
+    await until(lambda: gateway.counts(sessions=0, admitted=0))
+    async with await connect(gateway) as connection:
+        assert await value(connection, "SELECT 1") == 1
