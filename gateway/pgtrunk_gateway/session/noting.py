@@ -1,7 +1,7 @@
 """What a backend says beside its answers, noted for the session: above all which settings the backend has now.
 
-What it reports it says itself. What it does not report is known because the gateway has set it, until something is heard
-that may have changed it: SET or RESET, by their tags, make it doubtful, DISCARD ALL undoes it. Pure.
+What it reports it says itself. What it does not report is known because the gateway has set it, until something is
+heard that may have changed it: SET or RESET, by their tags, make it doubtful, DISCARD ALL undoes it. Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ``options`` of a startup packet: command line switches for the server, of which those that set something are ours.
+"""The ``options`` of a startup packet: switches of the server's command line; those that set something are ours.
 
     -c name=value    -cname=value    --name=value
 

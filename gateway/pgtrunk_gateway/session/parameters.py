@@ -2,8 +2,8 @@
 
 Two kinds. Some settings Postgres reports whenever they change (ParameterStatus, GUC_REPORT): of those that a client can
 set, a *profile* has the values in a fixed order, None for one that the server does not report. All others can be asked
-for when a session starts; what a backend has of them is known since the gateway has set it. They are the last element of
-a profile, its *others*, as one string (:func:`pack`), so that two profiles are compared as quickly as two tuples.
+for when a session starts; what a backend has of them is known since the gateway has set it. They are the last element
+of a profile, its *others*, as one string (:func:`pack`), so that two profiles are compared as quickly as two tuples.
 
 Before a session uses a backend whose profile differs, :func:`apply` gives the SQL that makes them equal, which travels
 in the same flight as the session's query. Pure.

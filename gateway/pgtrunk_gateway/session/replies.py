@@ -26,8 +26,6 @@ from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from pgtrunk.errors import ProtocolViolation
-from pgtrunk.wire import backend as server
 from pgtrunk_gateway.session import owed as entries
 from pgtrunk_gateway.session.noting import DISCARDED, Noting
 from pgtrunk_gateway.session.owed import Applying, Closing, Naming, Owed, Parsing

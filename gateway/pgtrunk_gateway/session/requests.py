@@ -23,12 +23,11 @@ from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import frontend as client
 from pgtrunk.wire.framing import HEAD, HEADER_SIZE
 from pgtrunk_gateway.session import owed
-from pgtrunk_gateway.session.names import Names
+from pgtrunk_gateway.session.preparing import Preparing
 from pgtrunk_gateway.session.reading import statement_name, text_within
 from pgtrunk_gateway.session.shapes import OTHER, QUERY
 from pgtrunk_gateway.session.skipping import batch_end
 from pgtrunk_gateway.session.statements import Statement
-from pgtrunk_gateway.stats.counters import PoolStats
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.session.owed import Owed
@@ -50,23 +49,10 @@ class BrokenRequest(ProtocolViolation):
         self.before = before
 
 
-class Requests(Names):
+class Requests(Preparing):
     """The request side of one session."""
 
-    __slots__ = (
-        "_begun",
-        "_entries",
-        "_only_prepares",
-        "_out",
-        "_plain",
-        "_start",
-        "keeps",
-        "open",
-        "stats",
-        "terminated",
-        "tracked",
-        "unpinned",
-    )
+    __slots__ = ("_begun", "_only_prepares", "keeps", "terminated", "tracked", "unpinned")
 
     def __init__(self, catalogue: Catalogue, *, tracked: bool = True) -> None:
         """``tracked``: named statements follow the session; otherwise they are sent as they are."""
@@ -74,19 +60,11 @@ class Requests(Names):
         self.tracked = tracked
         self.keeps = False
         """The session keeps its backend between transactions: nothing has to be done to give it back sooner."""
-        self.open = False
-        """A batch has been sent in part: its Sync is still to come."""
         self.unpinned = False
         """The last plan put a Sync in the place of the client's Flush."""
         self.terminated = False
         """The client said Terminate."""
-        self.stats = PoolStats()
-        """Of the session's pool, once it has one."""
-        self._out: list[bytes] = []
-        self._entries: list[Owed] = []
         self._begun = 0
-        self._start = 0
-        self._plain = True
         self._only_prepares = True
 
     def keep(self, keeps: bool, *, tracked: bool) -> None:
@@ -160,23 +138,7 @@ class Requests(Names):
         out, self._out = self._out, []
         return out[0] if len(out) == 1 else b"".join(out)
 
-    # -- building ------------------------------------------------------------------------------------------------------
-
-    def _cut(self, data: bytes, upto: int, instead: bytes) -> None:
-        # What was kept so far, then something of our own; the caller moves _start behind what it stands for.
-        if self._start < upto:
-            self._out.append(data[self._start : upto])
-        if instead:
-            self._out.append(instead)
-        self._start = upto
-
-    def _replace(self, data: bytes, start: int, end: int, instead: bytes) -> None:
-        self._cut(data, start, instead)
-        self._start = end
-
-    def _owe(self, entry: Owed) -> None:
-        self._entries.append(entry)
-        self.open = True
+    # -- one batch after another ---------------------------------------------------------------------------------------
 
     def _finish(self, replies: Replies, end: Owed) -> None:
         """The batch ends here: as one entry if all of it is here and the session gets every answer as it is."""
@@ -190,48 +152,6 @@ class Requests(Names):
         self._plain = True
         if self._unlikely:
             self.batch_ends()
-
-    # -- preparing -----------------------------------------------------------------------------------------------------
-
-    def _ensure(self, statement: Statement, data: bytes, pos: int, replies: Replies) -> None:
-        """Sees to it that the backend has ``statement`` when the message at ``pos`` comes."""
-        if statement.name:
-            if not replies.prepared.usable(statement, replies.batch):
-                self._prepare(statement, b"", data, pos, replies)
-                self._cut(data, pos, statement.parse)
-        elif replies.unnamed is not statement or (replies.unnamed_batch != replies.batch and replies.queue):
-            # The Parse of an earlier batch that has not been answered may fail.
-            replies.unnamed, replies.unnamed_batch = statement, replies.batch
-            self._plain = False
-            self._owe(owed.HIDDEN_PARSE)
-            self._cut(data, pos, statement.parse)
-
-    def _prepare(
-        self,
-        statement: Statement,
-        name: bytes,
-        data: bytes,
-        pos: int,
-        replies: Replies,
-        before: Statement | None = None,
-    ) -> None:
-        """Sends ahead what has to be closed before ``statement`` is parsed.
-
-        ``name`` is the client's, where the client asked for it, and ``before`` what it meant; b"" where it did not.
-        """
-        prepared, batch = replies.prepared, replies.batch
-        self._plain = False
-        self.stats.server_parse_count += 1
-        unsure = prepared.unsure(statement, batch)
-        if unsure:
-            # Whether it is there or not, Close does no harm.
-            self._owe(owed.HIDDEN_CLOSE)
-            self._cut(data, pos, client.close_statement(statement.name))
-        prepared.expect(statement, batch, injected=not name)
-        for oldest in prepared.evict(batch):
-            self._owe(owed.Closing(oldest, batch))
-            self._cut(data, pos, client.close_statement(oldest.name))
-        self._owe(owed.Parsing(name, before, statement, batch, unsure=unsure))
 
     # -- one handler per message type; ``end`` may be beyond the end of what there is of it ----------------------------
 
@@ -262,31 +182,6 @@ class Requests(Names):
         else:
             self._prepare(statement, name, data, pos, replies, before)
             self._replace(data, pos, end, statement.parse)
-
-    def _parse_unnamed(self, body: bytes, replies: Replies) -> None:
-        before, self.unnamed = self.unnamed, Statement(b"", body)
-        replies.unnamed, replies.unnamed_batch = self.unnamed, replies.batch
-        if self.open:
-            # What came before it in the batch may fail, and then this does not count.
-            self._plain = False
-            self._owe(owed.Naming("parse", b"1", b"", before, self.unnamed))
-        else:
-            self._owe(owed.PARSE)
-
-    def _probe(self, known: Statement, body: bytes, data: bytes, pos: int, replies: Replies) -> None:
-        """The client parses a name that it has in use, for ``known``: that will fail, as a rule.
-
-        Postgres looks at the text first; it gets it as the unnamed statement, since under a name it might succeed. Then
-        it is asked to parse ``known`` again, and says that it exists. If it does not, because something ahead in the
-        pipeline is DEALLOCATE ALL, or failed, the client is right; what was parsed for the asking is closed.
-        """
-        self._ensure(known, data, pos, replies)
-        self._plain = False
-        replies.unnamed = None
-        for entry in (owed.HIDDEN_PARSE, owed.HIDDEN_PARSE, owed.HIDDEN_CLOSE):
-            self._owe(entry)
-        probe = Statement(b"", body).parse + known.parse + client.close_statement(known.name)
-        self._cut(data, pos, probe)
 
     def _bind(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
         self._only_prepares = False
@@ -332,17 +227,6 @@ class Requests(Names):
             self._replace(data, pos, end, b"")
             return
         self._owe(owed.CLOSE)
-
-    def _known(self, name: bytes | None, data: bytes, pos: int, replies: Replies) -> Statement | None:
-        if name is None:
-            return None
-        if not name and self.unnamed is None:
-            # The backend may have one of somebody else's.
-            self._plain = False
-            replies.unnamed = None
-            self._owe(owed.HIDDEN_CLOSE)
-            self._cut(data, pos, client.close_statement(b""))
-        return self.statements.get(name) if name else self.unnamed
 
     def _execute(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
         self._only_prepares = False

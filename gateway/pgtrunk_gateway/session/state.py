@@ -7,8 +7,8 @@ Rule 3: a session holds a backend in LEASED and HOLDING, and in no other state; 
     and in no other state. Whatever leaves one of these states gives back what the state had.
 Rule 4: two steps are written out where they happen, since every query takes them: IDLE -> LEASED when a backend is
     free at once, LEASED -> IDLE when it is settled. A test holds them against this table.
-Rule 5: in session mode a session that is LEASED once stays so to its end: what would be SETTLED is KEPT. So is, in every
-    mode, what is HOLDING for the settings that its request needs.
+Rule 5: in session mode a session that is LEASED once stays so to its end: what would be SETTLED is KEPT. So is, in
+    every mode, what is HOLDING for the settings that its request needs.
 
 LOGIN     from the first octet to ReadyForQuery
 IDLE      outside a transaction, no backend

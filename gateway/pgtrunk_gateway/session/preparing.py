@@ -1,0 +1,135 @@
+"""How a request is rewritten, and what has to go ahead of it so that a backend has the statements that it names.
+
+The lower half of :class:`~pgtrunk_gateway.session.requests.Requests`, which has the messages. What is sent is the
+client's own bytes but for what is put in their place, or before them; each request leaves its entry. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pgtrunk.wire import frontend as client
+from pgtrunk_gateway.session import owed
+from pgtrunk_gateway.session.names import Names
+from pgtrunk_gateway.session.statements import Statement
+from pgtrunk_gateway.stats.counters import PoolStats
+
+if TYPE_CHECKING:
+    from pgtrunk_gateway.session.owed import Owed
+    from pgtrunk_gateway.session.replies import Replies
+    from pgtrunk_gateway.session.statements import Catalogue
+
+__all__ = ["Preparing"]
+
+
+class Preparing(Names):
+    """What is being sent, and the statements in it."""
+
+    __slots__ = ("_entries", "_out", "_plain", "_start", "open", "stats")
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        super().__init__(catalogue)
+        self.open = False
+        """A batch has been sent in part: its Sync is still to come."""
+        self.stats = PoolStats()
+        """Of the session's pool, once it has one."""
+        self._out: list[bytes] = []
+        self._entries: list[Owed] = []
+        self._start = 0
+        self._plain = True
+
+    # -- building ------------------------------------------------------------------------------------------------------
+
+    def _cut(self, data: bytes, upto: int, instead: bytes) -> None:
+        # What was kept so far, then something of our own; the caller moves _start behind what it stands for.
+        if self._start < upto:
+            self._out.append(data[self._start : upto])
+        if instead:
+            self._out.append(instead)
+        self._start = upto
+
+    def _replace(self, data: bytes, start: int, end: int, instead: bytes) -> None:
+        self._cut(data, start, instead)
+        self._start = end
+
+    def _owe(self, entry: Owed) -> None:
+        self._entries.append(entry)
+        self.open = True
+
+    # -- preparing -----------------------------------------------------------------------------------------------------
+
+    def _ensure(self, statement: Statement, data: bytes, pos: int, replies: Replies) -> None:
+        """Sees to it that the backend has ``statement`` when the message at ``pos`` comes."""
+        if statement.name:
+            if not replies.prepared.usable(statement, replies.batch):
+                self._prepare(statement, b"", data, pos, replies)
+                self._cut(data, pos, statement.parse)
+        elif replies.unnamed is not statement or (replies.unnamed_batch != replies.batch and replies.queue):
+            # The Parse of an earlier batch that has not been answered may fail.
+            replies.unnamed, replies.unnamed_batch = statement, replies.batch
+            self._plain = False
+            self._owe(owed.HIDDEN_PARSE)
+            self._cut(data, pos, statement.parse)
+
+    def _prepare(
+        self,
+        statement: Statement,
+        name: bytes,
+        data: bytes,
+        pos: int,
+        replies: Replies,
+        before: Statement | None = None,
+    ) -> None:
+        """Sends ahead what has to be closed before ``statement`` is parsed.
+
+        ``name`` is the client's, where the client asked for it, and ``before`` what it meant; b"" where it did not.
+        """
+        prepared, batch = replies.prepared, replies.batch
+        self._plain = False
+        self.stats.server_parse_count += 1
+        unsure = prepared.unsure(statement, batch)
+        if unsure:
+            # Whether it is there or not, Close does no harm.
+            self._owe(owed.HIDDEN_CLOSE)
+            self._cut(data, pos, client.close_statement(statement.name))
+        prepared.expect(statement, batch, injected=not name)
+        for oldest in prepared.evict(batch):
+            self._owe(owed.Closing(oldest, batch))
+            self._cut(data, pos, client.close_statement(oldest.name))
+        self._owe(owed.Parsing(name, before, statement, batch, unsure=unsure))
+
+    def _parse_unnamed(self, body: bytes, replies: Replies) -> None:
+        before, self.unnamed = self.unnamed, Statement(b"", body)
+        replies.unnamed, replies.unnamed_batch = self.unnamed, replies.batch
+        if self.open:
+            # What came before it in the batch may fail, and then this does not count.
+            self._plain = False
+            self._owe(owed.Naming("parse", b"1", b"", before, self.unnamed))
+        else:
+            self._owe(owed.PARSE)
+
+    def _probe(self, known: Statement, body: bytes, data: bytes, pos: int, replies: Replies) -> None:
+        """The client parses a name that it has in use, for ``known``: that will fail, as a rule.
+
+        Postgres looks at the text first; it gets it as the unnamed statement, since under a name it might succeed. Then
+        it is asked to parse ``known`` again, and says that it exists. If it does not, because something ahead in the
+        pipeline is DEALLOCATE ALL, or failed, the client is right; what was parsed for the asking is closed.
+        """
+        self._ensure(known, data, pos, replies)
+        self._plain = False
+        replies.unnamed = None
+        for entry in (owed.HIDDEN_PARSE, owed.HIDDEN_PARSE, owed.HIDDEN_CLOSE):
+            self._owe(entry)
+        probe = Statement(b"", body).parse + known.parse + client.close_statement(known.name)
+        self._cut(data, pos, probe)
+
+    def _known(self, name: bytes | None, data: bytes, pos: int, replies: Replies) -> Statement | None:
+        if name is None:
+            return None
+        if not name and self.unnamed is None:
+            # The backend may have one of somebody else's.
+            self._plain = False
+            replies.unnamed = None
+            self._owe(owed.HIDDEN_CLOSE)
+            self._cut(data, pos, client.close_statement(b""))
+        return self.statements.get(name) if name else self.unnamed
