@@ -14,13 +14,11 @@ import pytest_asyncio
 import uvloop
 
 from behaviour.fronts import FRONTS, LIBPQ, LOGIN, Front, login, open_fronts
-from helpers.site import DATABASE, site
+from helpers.site import DATABASE
 from pgtrunk import StreamManager
 
 if TYPE_CHECKING:
     from helpers.site import Site
-
-__all__ = ["site"]
 
 _numbers = itertools.count(1)
 
@@ -30,8 +28,9 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
     return {"uvloop": uvloop.new_event_loop}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def fronts(site: Site) -> Iterator[dict[str, Front]]:
+    """Open while this suite runs; other tests want Postgres for themselves."""
     with open_fronts(site) as opened:
         yield opened
 
