@@ -334,15 +334,15 @@ async def test_sighup_takes_new_certificates(site: Site, tmp_path: Path) -> None
     root = tmp_path / "ca.pem"
     root.write_bytes(ca.pem)
     with gateway_process(site, **door(site)) as process:
-        tls = {"sslmode": "verify-full", "sslrootcert": site.certificates.ca_cert}
-        with process.connect(**tls) as running:
+        tls: dict[str, Any] = {"sslmode": "verify-full", "sslrootcert": site.certificates.ca_cert}
+        with process.connect("tcp", **tls) as running:
             site.write_ini(process.place, **door(site, client_tls_cert_file=cert, client_tls_key_file=key))
             process.send(signal.SIGHUP)
             process.until_logged("client_tls_cert_file: ")
             assert running.execute("SELECT 1").fetchone() == (1,)
             with pytest.raises(psycopg.OperationalError, match="certificate verify failed"):
-                process.connect(**tls)
-            with process.connect(**tls | {"sslrootcert": root}) as later:
+                process.connect("tcp", **tls)
+            with process.connect("tcp", **{**tls, "sslrootcert": root}) as later:
                 assert later.execute("SELECT 1").fetchone() == (1,)
         process.stop()
 

@@ -43,7 +43,8 @@ async def read_startup(
     encrypted = False
     while True:
         if data[:1] == _HANDSHAKE and door.context is not None and not encrypted:
-            data, encrypted = await _begin_tls(dialogue, door, replace, data), True
+            await _begin_tls(dialogue, door, replace, data)
+            data, encrypted = b"", True
             if _alpn(dialogue) != ALPN:
                 raise ProtocolViolation("direct TLS without ALPN, which must name postgresql")
         parsed = parse_startup(data)
@@ -65,15 +66,16 @@ async def read_startup(
             raise ProtocolViolation("received unencrypted data after a request for encryption")
         if isinstance(packet, SSLRequest) and door.context is not None:
             dialogue.write(b"S")
-            data, encrypted = await _begin_tls(dialogue, door, replace, b""), True
+            await _begin_tls(dialogue, door, replace)
+            encrypted = True
         else:
             dialogue.write(b"N")
 
 
 async def _begin_tls(
-    dialogue: Dialogue, door: Door, replace: Callable[[asyncio.Transport], None], received: bytes
-) -> bytes:
-    """The handshake, of which ``received`` has come already -> nothing: what follows comes through it."""
+    dialogue: Dialogue, door: Door, replace: Callable[[asyncio.Transport], None], received: bytes = b""
+) -> None:
+    """The handshake, of which ``received`` has come already. What follows it comes through the dialogue."""
     assert door.context is not None
     tls = TlsTransport(dialogue.transport, door.context, server_side=True)
     # Before the first wait: whatever ends the session from now on must not speak in clear.
@@ -86,7 +88,6 @@ async def _begin_tls(
     except HandshakeError as error:
         raise LoginRefused("TLS handshake failed", sqlstate="08P01", log=f"TLS handshake error: {error}") from error
     dialogue.channel_binding = door.binding
-    return b""
 
 
 def _alpn(dialogue: Dialogue) -> str | None:
