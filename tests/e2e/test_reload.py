@@ -249,3 +249,18 @@ async def test_a_reload_that_fails_says_where(start: Start, caplog: pytest.LogCa
     with pytest.raises(ConfigError, match=r"gateway.ini:1: expected key = value"):
         await gateway.gateway.operations.reload()
     caplog.clear()
+
+
+async def test_quic_connections_that_come_later_have_other_limits(start: Start) -> None:
+    gateway = await start(quic_max_streams=2, quic_idle_timeout=11)
+    login = {"user": USER, "password": PASSWORD, "database": DATABASE}
+    before = await gateway.trunk(connections=1)
+    gateway.connections.append(await before.connect(**login))
+    await reload(gateway, quic_max_streams=3, quic_idle_timeout=12, quic_retry="always", quic_memory_budget="64MB")
+    after = await gateway.trunk(connections=1)
+    gateway.connections.append(await after.connect(**login))
+    limits = [driver.quic.limits for driver in gateway.quic.drivers]
+    assert sorted((each.max_streams, each.idle_timeout) for each in limits) == [(2, 11.0), (3, 12.0)]
+    assert gateway.quic.budget.limit == 64 << 20
+    for session in gateway.connections:
+        assert await session.fetchval("SELECT 1") == 1

@@ -63,7 +63,8 @@ class Admission:
     """Counts half-open handshakes and judges new ones."""
 
     def __init__(self, limits: AdmissionLimits) -> None:
-        self._limits = limits
+        self.limits = limits
+        """For handshakes that begin from now on."""
         self._half_open: Counter[HalfOpen] = Counter()
         self._total = 0
 
@@ -77,7 +78,7 @@ class Admission:
 
     def judge(self, site: bytes, *, proved: bool) -> Verdict:
         """Says what becomes of a handshake that ``site`` wants to begin; ``proved`` if a token showed its address."""
-        limits = self._limits
+        limits = self.limits
         if self._total >= limits.max_half_open:
             return Verdict.DROP
         if not proved and self._must_prove(site):
@@ -86,7 +87,7 @@ class Admission:
         return Verdict.DROP if greedy else Verdict.ADMIT
 
     def _must_prove(self, site: bytes) -> bool:
-        limits = self._limits
+        limits = self.limits
         if limits.retry != "auto":
             return limits.retry == "always"
         crowded = self._total >= limits.retry_above

@@ -7,6 +7,7 @@ come from here. It knows connections by their driver, and sessions not at all.
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import os
 import time
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from aioquic.quic.configuration import QuicConfiguration
 
     from pgtrunk.errors import TrunkError
+    from pgtrunk.quic.admission import RetryMode
     from pgtrunk.quic.config import ByteBudget, QuicLimits
     from pgtrunk.quic.identity import Identity
     from pgtrunk.quic.retry import RetryTokens
@@ -157,6 +159,15 @@ class Listener:
             policy=replace(door.policy, authority=identity.authority),
             warnings=identity.warnings,
         )
+
+    def reload_limits(self, limits: QuicLimits, retry: RetryMode) -> None:
+        """Connections that begin from now on are within ``limits``; those that are there keep theirs."""
+        door = self.door
+        # A copy: what has been given out already stays as it is.
+        quic = copy.copy(door.quic)
+        quic.idle_timeout = limits.idle_timeout
+        self.door = replace(door, quic=quic, limits=limits, admission=replace(door.admission, retry=retry))
+        self._admission.limits = self.door.admission
 
     def stop_accepting(self) -> None:
         """Refuses new connections from now on; those there are go on."""

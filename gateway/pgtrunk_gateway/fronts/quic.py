@@ -83,7 +83,7 @@ class QuicFront:
         return sum(listener.streams for listener in self.listeners)
 
     def prepare(self, loaded: Loaded) -> Callable[[], None]:
-        """New connections are with the certificates as they are now; without quic_cert_file all stays as it is."""
+        """For new connections: the certificates as they are now, and other limits. Without quic_cert_file all stays."""
         config = loaded.config
         if config.quic_cert_file is None or config.quic_key_file is None:
             return lambda: None
@@ -93,13 +93,15 @@ class QuicFront:
             )
         except CertificateFileError as error:
             raise _blamed(loaded, error) from error
-        return lambda: self._present(identity)
+        return lambda: self._apply(config, identity)
 
-    def _present(self, identity: Identity) -> None:
+    def _apply(self, config: Config, identity: Identity) -> None:
         for warning in identity.warnings:
             log.warning("quic: %s", warning)
+        self.budget.limit = config.quic_memory_budget
         for listener in self.listeners:
             listener.reload_certificates(identity)
+            listener.reload_limits(_limits(config), config.quic_retry)
 
     def drain(self) -> None:
         self.stop_accepting()
@@ -130,11 +132,15 @@ def _server_config(config: Config, budget: ByteBudget) -> ServerConfig:
         client_ca_file=config.quic_client_ca_file,
         keys=(os.urandom(_KEY_OCTETS),),
         budget=budget,
-        limits=QuicLimits(
-            idle_timeout=config.quic_idle_timeout,
-            max_streams=config.quic_max_streams,
-            connection_budget=config.quic_connection_budget,
-            congestion_floor=config.quic_congestion_floor,
-        ),
+        limits=_limits(config),
         retry=config.quic_retry,
+    )
+
+
+def _limits(config: Config) -> QuicLimits:
+    return QuicLimits(
+        idle_timeout=config.quic_idle_timeout,
+        max_streams=config.quic_max_streams,
+        connection_budget=config.quic_connection_budget,
+        congestion_floor=config.quic_congestion_floor,
     )

@@ -93,8 +93,10 @@ async def dial(target: Target, factory: Callable[[], _P], tune: SocketTuner) -> 
     except (OSError, UnicodeError) as error:
         # A name with an empty or an overlong label is a UnicodeError: the resolver never sees it.
         reason = getattr(error, "strerror", None) or error
+        unknown = isinstance(error, socket.gaierror | UnicodeError)
+        words = "server DNS lookup failed" if unknown else "connect failed"
         raise BackendUnavailable(
-            f"cannot connect to the server at {target}: {reason}", log=f"connect failed: {error}"
+            f"cannot connect to the server at {target}: {reason}", log=f"{words}: {error}"
         ) from error
     return transport, protocol
 
@@ -113,6 +115,9 @@ async def dial_like(
     transport, inbox = await dial(target, Inbox, tune)
     try:
         transport = await ask_and_begin(target, transport, inbox, context)
+        if transport.is_closing():
+            # The inbox has been told, and ``protocol`` would never be.
+            raise ConnectionResetError("the server closed the connection")
     except BaseException as error:
         transport.abort()
         if isinstance(error, OSError):
