@@ -418,3 +418,24 @@ async def test_a_cancel_is_not_sent_in_clear_because_the_server_has_lost_its_tls
             await cancel(opened, target)
         assert server.heard[1] == ["SSLRequest"]
         opened.transport.abort()
+
+
+async def test_a_server_that_hangs_up_right_after_the_handshake(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose end is told before anybody who would wait for it is there."""
+    handshake = TlsTransport.handshake
+
+    async def hung_up(transport: TlsTransport, received: bytes = b"") -> None:
+        await handshake(transport, received)
+        transport.abort()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async with serving(certificates.server) as server:
+        target = certificates.target(server, "require")
+        opened = await connect(target)
+        monkeypatch.setattr(TlsTransport, "handshake", hung_up)
+        with pytest.raises(BackendUnavailable, match="lost: the server closed the connection"):
+            await cancel(opened, target)
+        opened.transport.abort()
