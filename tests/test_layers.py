@@ -43,7 +43,7 @@ GATEWAY: Final = (
     ("pgtrunk_gateway.relay",),
     ("pgtrunk_gateway.fronts",),
     ("pgtrunk_gateway.console",),
-    ("pgtrunk_gateway.stopping", "pgtrunk_gateway.reloading"),
+    ("pgtrunk_gateway.stopping", "pgtrunk_gateway.reloading", "pgtrunk_gateway.suspending"),
     ("pgtrunk_gateway.operations",),
     ("pgtrunk_gateway.gateway",),
     ("pgtrunk_gateway.notify", "pgtrunk_gateway.privileges"),
