@@ -193,7 +193,9 @@ class Login:
 
     def _trust(self) -> _Step:
         if self._is_stranger():
-            raise LoginRefused('"trust" authentication failed', log=no_such_user(self.user))
+            # There is no password to hide it behind; these are PgBouncer's words for either.
+            words = "no such user" if self._looked_up else '"trust" authentication failed'
+            raise LoginRefused(words, log=no_such_user(self.user))
         return self._accept()
 
     def _cert(self) -> _Step:
