@@ -91,7 +91,8 @@ def _environment(folder: GuardedFolder, with_gateway: bool) -> Path:
     venv = folder.path / "venv"
     subprocess.run([_interpreter(folder), "-m", "venv", venv], check=True)
     python = venv / "bin" / "python"
-    ours: list[str] = ["-e", f"{_ROOT}[gateway]"] if with_gateway else []
+    # Not editable: what is tested is the gateway as it is now, to the end of the run.
+    ours = [f"{_ROOT}[gateway]"] if with_gateway else []
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "-q", *REQUIREMENTS, *ours]
     if subprocess.run(pip, check=False).returncode:
         raise ConformanceError("what the suite needs could not be installed: the lines above say why")
@@ -114,9 +115,8 @@ def _pytest(plan: Run, folder: GuardedFolder, python: Path) -> None:
         "/usr/bin/env",
         f"PATH={plan.postgres}:{os.defpath}",
         f"BOUNCER_EXE={plan.program or python.parent / GATEWAY}",
+        f"TMPDIR={folder.path}",
     ]
-    # Whoever runs it cannot write beside the gateway's sources, and would compile them at every start.
-    command += [f"PYTHONPYCACHEPREFIX={folder.path}/pycache", f"TMPDIR={folder.path}"]
     # Short paths, for unix sockets are in them; no output of tests that pass, and the whole log of those that fail.
     command += [str(python), "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={folder.path}/t"]
     command += [f"--rootdir={folder.path}/suite", "-c", f"{folder.path}/suite/pyproject.toml"]
