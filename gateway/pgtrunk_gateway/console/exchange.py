@@ -45,7 +45,7 @@ _PORTALS: Final = 100
 """How many a session may have: more than any driver wants. A portal may hold an answer that was not fetched whole."""
 _NAME: Final = 1024
 """Octets of a name of one."""
-_ROWS: Final = 100
+_ROWS: Final = 50
 """Rows that one step sends."""
 _NO_LIMIT: Final = 1 << 62
 

@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 
 _UNREAD: Final = 64 << 10
 """Octets that a client may send ahead."""
-_UNSENT: Final = 64 << 10
-"""Octets of answers that are made before they are sent."""
+_UNSENT: Final = 8 << 10
+"""Octets of answers that are made before they are sent, and others have their turn."""
 _LINGER: Final = 10.0
 """Seconds that a client has to take what is left for it."""
 
