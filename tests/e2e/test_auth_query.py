@@ -196,6 +196,19 @@ async def test_what_is_wrong_with_it_is_in_the_log(
     assert log in caplog.text
 
 
+async def test_a_database_that_postgres_does_not_have(
+    roles: Roles, start: Start, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients name it, where "*" serves any name: which of them exist is for users to know."""
+    gateway = await begin(start, roles, databases={"*": site.target()})
+    assert await login(gateway) == FOUND
+    assert await refusal(gateway, database="nowhere") == ("28P01", "SASL authentication failed")
+    assert "auth_query in 'nowhere' as 'asker': database \"nowhere\" does not exist" in caplog.text
+    # One that is in [databases] is the fault of who wrote it there.
+    gateway = await begin(start, roles, databases={DATABASE: site.target("dbname=nowhere")})
+    assert await refusal(gateway) == ("F0000", "bouncer config error")
+
+
 @pytest.mark.parametrize("name", ["pgbouncer", "pgtrunk", "gateway"])
 async def test_the_console_is_no_database_to_ask(
     roles: Roles, start: Start, site: Site, caplog: pytest.LogCaptureFixture, name: str

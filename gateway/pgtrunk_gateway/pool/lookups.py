@@ -14,6 +14,7 @@ pg_authid in its way. A query of one's own runs with the one that auth_user has;
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Lookups"]
 
+log = logging.getLogger(__name__)
+
+_NO_DATABASE: Final = "3D000"
 _PINNED: Final = "; SET search_path = pg_catalog, pg_temp"
 _MOMENT: Final = 1.0
 """Seconds for which a connection that failed is not tried again: each login would."""
@@ -120,8 +124,12 @@ class Lookups:
         except (ConnectionError, BackendUnavailable) as error:
             failure = _unavailable(f"{where}: {error}")
         except BackendRefused as error:
+            if error.sqlstate == _NO_DATABASE and database.name not in self._config().databases:
+                # The client has named it, and "*" serves any name. Which of them exist is for users to know.
+                log.info("%s: %s", where, error.message)
+                return None
             failure = LookupFailed(log=f"{where}: {error.message}")
-        self._failed[place] = asyncio.get_running_loop().time() + _MOMENT, failure
+        self._remember(place, failure)
         raise failure
 
     async def _ask(self, place: _Place, database: DatabaseConfig, query: str, user: str) -> Found | None:
@@ -162,6 +170,11 @@ class Lookups:
         if self._lines.get(place) is line:
             del self._lines[place]
 
+    def _remember(self, place: _Place, failure: GatewayError) -> None:
+        now = asyncio.get_running_loop().time()
+        self._failed = {each: failed for each, failed in self._failed.items() if failed[0] > now}
+        self._failed[place] = now + _MOMENT, failure
+
     def _check_failure(self, place: _Place) -> None:
         until, error = self._failed.pop(place, (0.0, None))
         if error is not None and asyncio.get_running_loop().time() < until:
@@ -169,6 +182,6 @@ class Lookups:
             raise error
 
 
-def _unavailable(log: str) -> BackendUnavailable:
+def _unavailable(reason: str) -> BackendUnavailable:
     # Who is not logged in yet learns no addresses.
-    return BackendUnavailable("users cannot be looked up just now", log=log)
+    return BackendUnavailable("users cannot be looked up just now", log=reason)
