@@ -170,3 +170,22 @@ async def test_closing_ends_what_is_under_way() -> None:
         await cancels.close()
         assert backend.cancels == 0
         assert len(cancels) == 0
+
+
+async def test_a_cancel_waits_while_settings_are_made() -> None:
+    """What is cancelled is the request behind them: without them it would run under others."""
+    cancels = dispatcher()
+    async with cancel_server() as server:
+        backend = running_backend(server.port)
+        backend.replies.queue.appendleft(owed.Applying(""))
+        cancels.cancel(backend)
+        await asyncio.sleep(0.05)
+        assert cancels.sent == 0
+        backend.replies.queue.popleft()
+        async with asyncio.timeout(10):
+            await server.arrived.wait()
+        backend.replies.queue.clear()
+        server.may_close.set()
+        await until(lambda: not backend.cancels)
+    assert cancels.sent == 1
+    await cancels.close()

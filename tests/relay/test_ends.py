@@ -126,6 +126,41 @@ async def test_a_query_that_vanishes_before_postgres_has_seen_it() -> None:
         pair.check_idle()
 
 
+@pytest.mark.parametrize("runs", [query(b"select pg_sleep(60)"), once(b"select pg_sleep(60)") + SYNC])
+@pytest.mark.parametrize("together", [True, False])
+async def test_what_runs_ahead_of_half_a_message_is_cancelled_too(runs: bytes, together: bool) -> None:
+    pair = SessionPair(backends=1)
+    (link,) = pair.links
+    client, other = pair.connect(), pair.connect()
+    half = LARGE[:50_000]
+    if together:
+        client.feed(runs + half)
+    else:
+        client.feed(runs)
+        client.feed(half)
+    pair.pump()
+    client.vanish()
+    assert pair.cancels.under_way == [link.backend]
+    assert link.backend.runs
+    assert not pair.pool.gone
+    pair.finish_cancels()
+    # Then it is given up, since the rest of the message will never come.
+    assert pair.pool.gone == ["client left in the middle of a message"]
+    assert link.transport.aborted
+    pair.open_backend()
+    assert other.send(query(b"select 1"))[1] == "DataRow 1"
+
+
+async def test_a_query_that_does_not_end_ahead_of_half_a_message() -> None:
+    pair = SessionPair(backends=1, cancel_wait_timeout=0.02)
+    client = pair.connect()
+    client.feed(query(b"select pg_sleep(60)") + LARGE[:50_000])
+    pair.pump()
+    client.vanish()
+    await until(lambda: pair.pool.gone)
+    assert pair.links[0].transport.aborted
+
+
 async def test_what_runs_is_cancelled_when_the_client_vanished_and_not_when_it_left() -> None:
     for ending, cancels in ((PairedClient.vanish, 1), (ENDINGS["leaves"], 0)):
         pair = SessionPair(backends=1)

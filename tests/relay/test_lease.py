@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from helpers.conversations import FLUSH, SYNC, once, run
+from helpers.postgres_sql import Prepared
 from helpers.session_pair import Link, PairedClient, SessionPair
 from pgtrunk.wire.frontend import bind, copy_data, describe_statement, execute, parse, query
 from pgtrunk_gateway.session.state import State
@@ -312,3 +313,37 @@ async def test_a_batch_with_the_gateways_sync_that_fails_while_a_cancel_is_on_it
     assert client.session.state.name == "SKIPPING"
     assert len(client.send(SYNC)) == 2
     pair.check_idle()
+
+
+async def test_a_statement_that_is_pipelined_behind_a_setting_is_not_taken_for_another() -> None:
+    """It is parsed under settings that are not those under which its text was filed."""
+    pair = SessionPair(backends=1)
+    client, other = pair.connect(), pair.connect()
+    text = parse(b"s", b"select 1")
+    client.send(query(b"set timezone = 'Asia/Tokyo'") + text + SYNC)
+    kinds(pair.links[0])
+    # Nobody else gets that one; whoever asks for the text gets it parsed anew.
+    assert other.send(text + run(b"s") + SYNC)[0] == "ParseComplete"
+    assert kinds(pair.links[0]).count("P") == 1
+    assert client.send(run(b"s") + SYNC)[1] == "DataRow 1"
+
+
+async def test_nor_is_one_in_the_same_batch() -> None:
+    pair = SessionPair(backends=1)
+    client, other = pair.connect(), pair.connect()
+    client.send(once(b"set timezone = 'Asia/Tokyo'") + parse(b"s", b"select 1") + SYNC)
+    kinds(pair.links[0])
+    other.send(parse(b"s", b"select 1") + run(b"s") + SYNC)
+    assert kinds(pair.links[0]).count("P") == 1
+
+
+async def test_a_name_of_ours_that_a_client_has_taken_by_sql_is_taken_back() -> None:
+    pair = SessionPair(backends=1)
+    client = pair.connect()
+    (link,) = pair.links
+    link.model.statements["~"] = link.model.statements.get("~") or Prepared(None, (), b"")
+    first = client.send(parse(b"s", b"select 1") + SYNC)
+    assert first[0].startswith("ErrorResponse ERROR 42P05")
+    for _ in range(2):
+        assert client.send(parse(b"s", b"select 1") + run(b"s") + SYNC)[2] == "DataRow 1"
+        client.send(query(b"deallocate all"))

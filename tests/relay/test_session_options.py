@@ -208,3 +208,16 @@ async def test_statements_do_not_care() -> None:
     for client in (pair.connect(lock_timeout="5s"), pair.connect()):
         client.send(parse(b"s", b"select 1") + SYNC)
     assert flights(pair).count("P") == 1
+
+
+async def test_a_cancel_that_comes_while_settings_are_made_finds_the_request() -> None:
+    """The request is not kept back until the cancel is over, which waits for it."""
+    pair = SessionPair(backends=1, certain=False)
+    client = pair.connect(lock_timeout="5s")
+    client.feed(query(b"select pg_sleep(60)"))
+    pair.cancels.cancel(pair.links[0].backend)
+    pair.pump()
+    assert client.session.state is State.LEASED
+    pair.finish_cancels()
+    assert client.read()[-2].startswith("ErrorResponse ERROR 57014")
+    pair.check_idle()

@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two requests to end the same query."""
 
+_LOOK = 0.005
+"""Seconds between two looks at whether settings have been made: they take no longer than a round trip."""
+
 _FOREVER = 3600.0
 """Seconds; cancel_wait_timeout = 0 switches it off, but nobody else gets the backend meanwhile."""
 
@@ -137,6 +140,9 @@ class Dispatcher:
         connection = _Connection()
         transport = await dial_like(backend.transport, backend.target, connection, self._tune)
         try:
+            while backend.is_setting:
+                # What is cancelled is the client's request. Without its settings it would run under others.
+                await asyncio.sleep(_LOOK)
             if _is_over(backend, lease):
                 self.ignored += 1
                 return
@@ -160,7 +166,7 @@ class Dispatcher:
 
 def _is_over(backend: Backend, lease: int) -> bool:
     """Whether there is nothing any more that the holder of this lease could want to cancel."""
-    return backend.lease != lease or not backend.replies.queue or backend.state is BackendState.CLOSED
+    return backend.lease != lease or not backend.runs or backend.state is BackendState.CLOSED
 
 
 class _Connection(asyncio.Protocol):

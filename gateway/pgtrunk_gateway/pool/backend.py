@@ -71,12 +71,14 @@ class Backend(asyncio.Protocol):
     """Made from a transport on which the login is done. ``key`` is None for a server that gave none."""
 
     __slots__ = (
+        "_abandoned",
         "_errand",
         "_loop",
         "_on_free",
         "_on_lost",
         "_recovery",
         "_reset",
+        "_unfinished",
         "born",
         "cancels",
         "expires",
@@ -130,6 +132,21 @@ class Backend(asyncio.Protocol):
         self._errand: Errand | None = None
         self._reset: tuple[str, float] | None = None
         """What :meth:`reset` is to be called with at the end of a recovery."""
+        self._abandoned = ""
+        """Why it is dropped as soon as it has nothing to do any more."""
+        self._unfinished = 0
+        """How many of the answers owed are to a message that will never be sent to its end."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has something to do that was asked in whole."""
+        return len(self.replies.queue) > self._unfinished
+
+    @property
+    def is_setting(self) -> bool:
+        """Whether it makes the settings of a session."""
+        queue = self.replies.queue
+        return bool(queue) and isinstance(queue[0], owed.Applying)
 
     @property
     def pid(self) -> int:
@@ -265,6 +282,10 @@ class Backend(asyncio.Protocol):
 
     def _recover_further(self) -> None:
         replies = self.replies
+        if self._abandoned:
+            if not self.cancels and (not self.runs or replies.copying):
+                self.drop(self._abandoned)
+            return
         if self.cancels or not replies.settled:
             return
         if replies.status != _IDLE:
@@ -313,6 +334,26 @@ class Backend(asyncio.Protocol):
             # A reload of postgresql.conf reports changed settings to idle connections too.
             replies.take_notes()
             self.profile = profile(replies.parameters, replies.others)
+
+    def abandon(self, reason: str, *, unfinished: int, timeout: float) -> bool:
+        """The holder is gone in the middle of a message, to which the last ``unfinished`` answers would be
+        -> whether something of before still runs, and should be cancelled.
+
+        The backend is dropped when that is over, or after ``timeout`` seconds: it will take nothing more.
+        """
+        self._unfinished = unfinished
+        if not self.runs or self.replies.copying:
+            self.drop(reason)
+            return False
+        self.holder = None
+        self.state = BackendState.RECOVERING
+        self._abandoned = reason
+        self.resume_reading()
+        self.replies.take_notes()
+        self.replies.asker = None
+        self.replies.notifies = False
+        self._recovery = self._loop.call_later(timeout, self.drop, reason)
+        return True
 
     def drop(self, reason: str) -> None:
         """The holder gives it up in the middle of a message, which Terminate would only complete."""

@@ -318,8 +318,9 @@ class Lifecycle(Visible):
         backend, self.backend = self.backend, None
         assert backend is not None
         if self._inbound.rest and not self._request:
-            # The backend waits for the end of a message that will never come.
-            backend.drop("client left in the middle of a message")
+            reason, unfinished = "client left in the middle of a message", self.requests.unfinished
+            if backend.abandon(reason, unfinished=unfinished, timeout=self._patience):
+                self.context.cancels.cancel(backend)
             return
         running = backend.recover(open_batch=self.requests.open, timeout=self._patience, reset=self._take_reset())
         if running and cancel:

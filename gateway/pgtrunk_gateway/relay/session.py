@@ -179,8 +179,9 @@ class Session(Leasing):
             else:
                 self._clients_turn()
             return
-        if backend.cancels or replies.fatal is not None:
-            # It will be released when the cancels have ended, or is about to be lost.
+        if (backend.cancels and not self._request) or replies.fatal is not None:
+            # It will be released when the cancels have ended, or is about to be lost. But what is held for its settings
+            # goes out, for the cancel to find it.
             return
         if self.state is not _STATE_LEASED or self._client_full or self._paused or self._particular:
             self._settle(backend)

@@ -11,7 +11,7 @@ from typing import Final
 from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import backend as server
 from pgtrunk_gateway.session.cutting import Cutting
-from pgtrunk_gateway.session.parameters import doubted
+from pgtrunk_gateway.session.parameters import DIALECT, doubted
 
 __all__ = ["DISCARDED", "Noting"]
 
@@ -80,10 +80,16 @@ class Noting(Cutting):
         if hidden:
             return
         self.shown.add(name)
+        if name in DIALECT:
+            self._dialect_moves()
         # The server reports when all is done: right behind the tag of the last command.
         if self._resets_at == start or data.endswith(_RESETS, 0, start):
             self.restored.add(name)
             self._resets_at = end
+
+    def _dialect_moves(self) -> None:
+        """What the client asked has changed what texts mean."""
+        raise NotImplementedError
 
     def _has(self, others: str) -> None:
         """It has these of what is not reported."""

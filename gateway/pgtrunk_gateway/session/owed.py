@@ -106,7 +106,7 @@ class Parsing(Naming):
     either.
     """
 
-    __slots__ = ("batch", "statement", "unsure")
+    __slots__ = ("batch", "moved", "statement", "unsure")
 
     def __init__(
         self, name: bytes, before: Statement | None, statement: Statement, batch: int, *, unsure: bool = False
@@ -116,6 +116,8 @@ class Parsing(Naming):
         self.statement = statement
         self.batch = batch
         self.unsure = unsure
+        self.moved = False
+        """It was asked under other settings than it is parsed under."""
 
 
 class Applying(Owed):

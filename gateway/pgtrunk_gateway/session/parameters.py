@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 __all__ = [
+    "DIALECT",
     "TRACKED",
     "Profile",
     "apply",
@@ -53,10 +54,9 @@ _LISTS: Final = frozenset({"search_path", "temp_tablespaces", "local_preload_lib
 _IDENTITIES: Final = ("role", "session_authorization")
 """Set last, for others may need the rights of the login; and they may be refused any day."""
 _ENCODING = TRACKED.index("client_encoding")
-_DIALECT = tuple(
-    TRACKED.index(name)
-    for name in ("client_encoding", "standard_conforming_strings", "DateStyle", "IntervalStyle", "TimeZone")
-)
+DIALECT: Final = ("client_encoding", "standard_conforming_strings", "DateStyle", "IntervalStyle", "TimeZone")
+"""They decide what a text means when it is parsed."""
+_DIALECT = tuple(TRACKED.index(name) for name in DIALECT)
 _NAMES = {name.lower(): name for name in TRACKED}
 _NAME = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?")
 _NAME_SIZE: Final = 63

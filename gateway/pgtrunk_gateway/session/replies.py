@@ -52,6 +52,8 @@ _ROWS = frozenset(b"Dd")
 
 # A field begins where another ended, which no text can imitate.
 _FATAL = (b"\0VFATAL\0", b"\0VPANIC\0")
+_TAKEN = b"\0C42P05\0"
+"""A prepared statement of this name exists."""
 _STALE_PLAN = b"\0RRevalidateCachedQuery\0"
 """The routine that finds a plan to return other columns than before; its SQLSTATE, 0A000, is that of much else."""
 _LONGEST_TAG: Final = 19
@@ -64,6 +66,7 @@ class Replies(Noting):
     """The reply side of one backend, over all the sessions that it serves in turn."""
 
     __slots__ = (
+        "_parsed",
         "asker",
         "batch",
         "copying",
@@ -81,6 +84,8 @@ class Replies(Noting):
         super().__init__(parameters)
         self.queue: deque[Owed] = deque()
         self.prepared = prepared
+        self._parsed: list[Statement] = []
+        """What was parsed in the batch whose answers are coming."""
         self.asker: Asker | None = None
         """Whose requests are in the queue."""
         self.unnamed: Statement | None = None
@@ -191,6 +196,14 @@ class Replies(Noting):
             return data
         return self._rest(data, pos, size)
 
+    def _dialect_moves(self) -> None:
+        # What is parsed behind the command that did it does not mean what it is filed under: nobody shall rely on it.
+        for statement in self._parsed:
+            self.prepared.suspect(statement)
+        for owed in self.queue:
+            if isinstance(owed, Parsing):
+                owed.moved = True
+
     def _hides(self) -> bool:
         return bool(self.queue) and self.queue[0].hidden
 
@@ -229,6 +242,9 @@ class Replies(Noting):
         self.copying = False
         if isinstance(owed, Parsing):
             self.prepared.confirm(owed.statement, owed.batch)
+            self._parsed.append(owed.statement)
+            if owed.moved:
+                self.prepared.suspect(owed.statement)
             if owed.before is not None and self.asker is not None:
                 self.asker.redo(owed)
         elif isinstance(owed, Closing):
@@ -255,6 +271,7 @@ class Replies(Noting):
                 return
         if owed.hidden:
             self._emit(data, start, end)
+        self._parsed.clear()
         if isinstance(owed, Applying) and not owed.failed:
             self._has(owed.others)
         elif owed is entries.HIDDEN_QUERY:
@@ -320,7 +337,7 @@ class Replies(Noting):
         self.unnamed = None
         self._translate(message, data, start, end)
         if not head.ready:
-            self._skip_to_sync()
+            self._skip_to_sync(taken=_TAKEN in message)
         if self.queue and self.queue[0] is entries.HIDDEN_SYNC:
             self.failed_unpinned = self.noted = True
 
@@ -333,7 +350,7 @@ class Replies(Noting):
             # The names may differ in length.
             self._out.append(message[:1] + (len(message) - 1).to_bytes(4, "big") + message[5:])
 
-    def _skip_to_sync(self) -> None:
+    def _skip_to_sync(self, *, taken: bool) -> None:
         queue = self.queue
         refused = queue.popleft()
         dropped = []
@@ -341,7 +358,9 @@ class Replies(Noting):
             dropped.append(queue.popleft())
         self._drop(dropped)
         if isinstance(refused, Parsing):
-            self.prepared.forget(refused.statement, refused.batch)
+            # Where a client has made one of our names its own by SQL, a Close goes ahead the next time.
+            forget = self.prepared.doubt if taken else self.prepared.forget
+            forget(refused.statement, refused.batch)
         if isinstance(refused, Naming):
             # The backend did try: of an unnamed statement it does not have the one before any more either.
             refused.before = None

@@ -52,7 +52,7 @@ class BrokenRequest(ProtocolViolation):
 class Requests(Preparing):
     """The request side of one session."""
 
-    __slots__ = ("_begun", "_only_prepares", "keeps", "terminated", "tracked", "unpinned")
+    __slots__ = ("_begun", "_only_prepares", "keeps", "terminated", "tracked", "unfinished", "unpinned")
 
     def __init__(self, catalogue: Catalogue, *, tracked: bool = True) -> None:
         """``tracked``: named statements follow the session; otherwise they are sent as they are."""
@@ -64,6 +64,8 @@ class Requests(Preparing):
         """The last plan put a Sync in the place of the client's Flush."""
         self.terminated = False
         """The client said Terminate."""
+        self.unfinished = 0
+        """How many answers are owed for the last message of the last plan, if not all of it was there."""
         self._begun = 0
         self._only_prepares = True
 
@@ -110,6 +112,8 @@ class Requests(Preparing):
         while pos < size and not self.terminated:
             kind, length = HEAD(data, pos)
             end = pos + length + 1
+            if end > size:
+                self.unfinished = -len(self._entries)
             if kind != client.COPY_DATA or not replies.copying:
                 try:
                     _HANDLERS[kind](self, data, pos, end, replies)
@@ -117,6 +121,8 @@ class Requests(Preparing):
                     reason = str(error) if isinstance(error, ProtocolViolation) else f"invalid message {chr(kind)!r}"
                     raise BrokenRequest(reason, self._end(data, pos, replies)) from error
             pos = end
+        if pos > size:
+            self.unfinished += len(self._entries)
         return self._end(data, self._start if self.terminated else size, replies)
 
     def _begin(self, replies: Replies) -> None:

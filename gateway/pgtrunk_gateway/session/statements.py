@@ -173,6 +173,11 @@ class Prepared:
         if abs(self._known.get(statement, 0)) == batch:
             self._known[statement] = _UNKNOWN
 
+    def suspect(self, statement: Statement) -> None:
+        """What is there under its name is something else."""
+        if statement in self._known:
+            self._known[statement] = _UNKNOWN
+
     def closed(self, statement: Statement, batch: int) -> None:
         """Its CloseComplete came."""
         if self._closing.get(statement, (0, 0))[0] == batch:
