@@ -10,7 +10,7 @@ import pytest
 from helpers.consoles import Room, Visitor, error, kinds, notices, rows, tags
 from helpers.waiting import until
 from pgtrunk.wire import frontend as client
-from pgtrunk_gateway.errors import ConfigError, NoSuchDatabase
+from pgtrunk_gateway.errors import ConfigError, NoSuchDatabase, ShuttingDown
 
 
 async def waiting(room: Room, command: str = "PAUSE") -> Visitor:
@@ -211,6 +211,16 @@ async def test_a_suspension_ends_when_nobody_is_left_to_end_it() -> None:
     assert ("resume", None) not in room.operations.asked
     second.leave()
     assert ("resume", None) in room.operations.asked
+    await room.end()
+
+
+async def test_a_gateway_that_stops_while_it_is_suspended_stays_so() -> None:
+    room = Room()
+    visitor = await room.enter()
+    await visitor.query("SUSPEND")
+    room.operations.error = ShuttingDown(severity="ERROR")
+    visitor.leave()
+    assert room.operations.asked[-1] == ("resume", None)
     await room.end()
 
 

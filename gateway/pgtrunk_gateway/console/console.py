@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from pgtrunk_gateway.console.session import ConsoleSession
 from pgtrunk_gateway.console.view import View
-from pgtrunk_gateway.errors import ShuttingDown
+from pgtrunk_gateway.errors import GatewayError, ShuttingDown
 from pgtrunk_gateway.stats.averages import Figures
 from pgtrunk_gateway.stats.counters import PoolStats
 from pgtrunk_gateway.stats.recorder import Recorder
@@ -99,8 +100,9 @@ class Console:
         """Its connection is gone."""
         self.sessions.discard(session)
         if not self.sessions and self.operations.state == "suspended":
-            # Nobody could get in to resume, for no login is read any more.
-            self.operations.resume(None)
+            # Nobody may come who would resume. A gateway that is stopping does not.
+            with contextlib.suppress(GatewayError):
+                self.operations.resume(None)
 
     async def close(self, patience: float) -> None:
         """The gateway stops; sessions have ``patience`` seconds to take their last message."""
