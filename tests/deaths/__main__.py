@@ -69,8 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     code = pytest.main([*options, *arguments], plugins=[spectator])
     console = Console(width=None if sys.stdout.isatty() else 180)
     console.print(table(spectator.observed, spectator.passed))
-    cells = len(EXPECTED) * len(STATES)
-    console.print(f"{len(spectator.passed)} of {cells} cells as expected")
+    console.print(f"{len(spectator.passed)} of {len(spectator.observed)} cells as expected")
     return int(code)
 
 

@@ -14,7 +14,7 @@ __all__ = ["OTHER", "Bystander"]
 
 OTHER: Final = "bystander"
 """The database that it asks for: the tests' own, by another pool."""
-_PAUSE: Final = 0.02
+_PAUSE: Final = 0.05
 _MORE: Final = 3
 
 

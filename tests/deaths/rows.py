@@ -165,9 +165,10 @@ ROWS: Final[Mapping[str, Callable[[Stage], Awaitable[str]]]] = {
 
 async def play_row(who: str, states: Sequence[str], site: Site) -> dict[str, Outcome | Exception]:
     """Plays the cells of a row, at the same time unless Postgres itself is what dies -> what came of each."""
+    starting = asyncio.Semaphore(2)
     if who in ONE_BY_ONE:
-        return {state: await _kept(play(who, state, site)) for state in states}
-    outcomes = await asyncio.gather(*(_kept(play(who, state, site)) for state in states))
+        return {state: await _kept(play(who, state, site, starting)) for state in states}
+    outcomes = await asyncio.gather(*(_kept(play(who, state, site, starting)) for state in states))
     return dict(zip(states, outcomes, strict=True))
 
 
@@ -179,10 +180,10 @@ async def _kept(playing: Awaitable[Outcome]) -> Outcome | Exception:
         return failure
 
 
-async def play(who: str, state: str, site: Site) -> Outcome:
+async def play(who: str, state: str, site: Site, starting: asyncio.Semaphore) -> Outcome:
     """Plays one cell -> what came of it; fails where something is left behind, or a bystander was harmed."""
     own_state = "half a login" if state == "login" and who in HALF_LOGIN else state
-    async with Stage(site, database_of(state), own_state) as stage:
+    async with Stage(site, database_of(state), own_state, starting) as stage:
         told = await ROWS[who](stage)
         stage.open_gate()
         await stage.no_trace()

@@ -38,8 +38,10 @@ _TABLE: Final = "DROP TABLE IF EXISTS deaths; CREATE TABLE deaths (n int); INSER
 class Stage(AsyncExitStack):
     """``async with Stage(site, database, state) as stage``; what it opens ends with it."""
 
-    def __init__(self, shared: Site, database: str, state: str) -> None:
+    def __init__(self, shared: Site, database: str, state: str, starting: asyncio.Semaphore) -> None:
         super().__init__()
+        self.starting = starting
+        """Lets few processes start at a time, so that those of a whole row do not keep each other from it."""
         self.site = Site(shared.postgres, shared.certificates, shared.place(), Admin(shared.postgres, database))
         self.callback(lambda: self.site.admin.close())
         self.state = state
@@ -79,10 +81,11 @@ class Stage(AsyncExitStack):
         """Beside the bystander's a gateway in a process of its own, which the client will use."""
         await self.prepare()
         settings = await self._settings()
-        self.process = await asyncio.to_thread(
-            self.enter_context, gateway_process(self.site, place=self.site.place(), **settings)
-        )
-        port, quic = [await asyncio.to_thread(self.process.port, front) for front in ("tcp", "quic")]
+        async with self.starting:
+            self.process = await asyncio.to_thread(
+                self.enter_context, gateway_process(self.site, place=self.site.place(), **settings)
+            )
+            port, quic = [await asyncio.to_thread(self.process.port, front) for front in ("tcp", "quic")]
         self._meet(quic, {"host": "127.0.0.1", "port": port})
 
     async def _settings(self) -> Mapping[str, Any]:
@@ -105,7 +108,8 @@ class Stage(AsyncExitStack):
         self.port, self._address = port, address
 
     async def sidecar(self) -> SidecarProcess:
-        return await self.enter_async_context(sidecar_process(self.site, self.port))
+        async with self.starting:
+            return await self.enter_async_context(sidecar_process(self.site, self.port))
 
     @property
     def ca_file(self) -> str:
@@ -131,7 +135,8 @@ class Stage(AsyncExitStack):
             await self._holder.execute("SELECT 1")
         elif self.state == "half a login":
             await (await self.connect()).close()
-        await client.enter(self.state)
+        async with self.starting:
+            await client.enter(self.state)
         await self._entered()
         own = await self.bystander.pid()
         self.pids = {pid for pid in self.site.admin.backends() if pid != own}

@@ -33,6 +33,7 @@ def chosen(request: pytest.FixtureRequest, who: str) -> list[str]:
     return [params["state"] for params in calls if params.get("who") == who]
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("who", ROWS_OF_TESTS)
 async def test_cell(
