@@ -132,7 +132,8 @@ class Gateway:
     async def wait_for_clients(self) -> None:
         """No new sessions; returns when the last one has ended, or after shutdown_timeout."""
         self._drain()
-        await self._sessions_end()
+        if await self._sessions_end():
+            log.info("client connections dropped, exiting")
 
     async def wait_for_transactions(self) -> None:
         """No new sessions; those outside a transaction end now, the others at its end, or after shutdown_timeout."""
@@ -140,21 +141,21 @@ class Gateway:
         self.context.closing_idle = True
         for session in list(self.context.sessions):
             session.end_if_idle()
-        await self._sessions_end()
+        if await self._sessions_end():
+            log.info("server connections dropped, exiting")
 
     def _drain(self) -> None:
         self.context.draining = True
         for front in self.fronts:
             front.drain()
 
-    async def _sessions_end(self) -> None:
+    async def _sessions_end(self) -> bool:
         timeout = self.config.shutdown_timeout
-        if not await self.context.sessions_end(timeout):
-            log.warning(
-                "shutdown_timeout = %g s: %d sessions have not ended and are closed",
-                timeout,
-                len(self.context.sessions),
-            )
+        if await self.context.sessions_end(timeout):
+            return True
+        left = len(self.context.sessions)
+        log.warning("shutdown_timeout = %g s: %d sessions have not ended and are closed", timeout, left)
+        return False
 
     async def close(self) -> None:
         """Ends everything at once: sessions are told (57P01), transactions are rolled back."""

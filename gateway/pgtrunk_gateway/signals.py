@@ -91,18 +91,16 @@ class _Obedience:
             while True:
                 await self._obey(await signals.get())
         finally:
-            if self._pausing is not None:
-                self._pausing.cancel()
-                await asyncio.gather(self._pausing, return_exceptions=True)
+            await self._stop_pausing()
 
     async def _obey(self, signum: int) -> None:
         match signum:
             case signal.SIGHUP:
                 await self._reload()
             case signal.SIGUSR1:
-                self._pause()
+                await self._pause()
             case signal.SIGUSR2:
-                self._resume()
+                await self._resume()
             case _:
                 self._stop(signum)
 
@@ -127,11 +125,19 @@ class _Obedience:
             await self._gateway.operations.reload()
         self._notifier.ready()
 
-    def _pause(self) -> None:
+    async def _stop_pausing(self) -> None:
+        if self._pausing is not None:
+            self._pausing.cancel()
+            await asyncio.gather(self._pausing, return_exceptions=True)
+            self._pausing = None
+
+    async def _pause(self) -> None:
         if self._gateway.operations.state != "active":
             log.info("got SIGUSR1, but already paused/suspended")
             return
         log.info("got SIGUSR1, pausing all activity")
+        # It may still wait, where somebody at the console has resumed.
+        await self._stop_pausing()
         self._pausing = asyncio.get_running_loop().create_task(self._paused(), name="pause")
 
     async def _paused(self) -> None:
@@ -139,7 +145,7 @@ class _Obedience:
         with contextlib.suppress(GatewayError):
             await self._gateway.operations.pause(None)
 
-    def _resume(self) -> None:
+    async def _resume(self) -> None:
         operations = self._gateway.operations
         if self._gateway.stopping.begun:
             log.info("got SIGUSR2 while shutting down, ignoring")
@@ -147,6 +153,7 @@ class _Obedience:
             log.info("got SIGUSR2, but not paused/suspended")
         else:
             log.info("got SIGUSR2, continuing from %s", "PAUSE" if operations.state == "paused" else "SUSPEND")
+            await self._stop_pausing()
             operations.resume(None)
 
 

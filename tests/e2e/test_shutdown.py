@@ -78,6 +78,7 @@ def test_wait_for_clients(site: Site) -> None:
             assert session.execute("SELECT 1").fetchone() == (1,)
             session.close()
             assert gateway.wait() == 0
+        gateway.until_logged("client connections dropped, exiting")
         assert not (gateway.place / f".s.PGSQL.{gateway.port()}").exists()
 
 
@@ -100,6 +101,7 @@ def test_wait_for_servers(site: Site) -> None:
         assert gateway.process.poll() is None
         holder.execute("COMMIT")
         assert gateway.wait() == 0
+        gateway.until_logged("server connections dropped, exiting")
 
 
 def test_a_session_in_session_mode_is_waited_for(site: Site) -> None:
