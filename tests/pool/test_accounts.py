@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers.pools import NoteTaker, Server
+from helpers.pools import NoteTaker, Server, answer
 from pgtrunk_gateway.errors import BackendRefused, BackendUnavailable, ShuttingDown
 from pgtrunk_gateway.pool.accounts import Account
+from pgtrunk_gateway.pool.backend import BackendState
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.pool.pool import Pool
@@ -154,6 +155,51 @@ async def test_two_limits_are_both_kept_and_nobody_is_evicted_in_vain(monkeypatc
     for each in (server.pool, elsewhere, beside, pool):
         await each.close(ShuttingDown())
     assert (database.count, user.count) == (0, 0)
+
+
+async def test_nobody_gives_way_to_one_who_lacks_more_than_that_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the pools in its way would go on closing their backends, and nobody would be served."""
+    server = Server(monkeypatch)
+    database, user = Account("max_db_connections", 1), Account("max_user_connections", 1)
+    elsewhere = server.add("other", "app", accounts=(user,))
+    beside = server.add("shop", "other", accounts=(database,))
+    pool = server.add("shop", "app", accounts=(database, user))
+    starved = NoteTaker(pool)
+    for other in (elsewhere, beside):
+        NoteTaker(other).wait()
+        await server.answer()
+    starved.wait()
+    pool.waiting[starved].since -= 1
+    late = NoteTaker(beside)
+    late.wait()
+    (backend,) = beside.backends.values()
+    backend.release()
+    assert late.backend is backend
+    (backend,) = elsewhere.backends.values()
+    backend.release()
+    await server.settle()
+    # Nobody waits there, and yet it is not closed: that would not help.
+    assert elsewhere.idle == [backend]
+    late.give_back()
+    await server.answer()
+    assert starved.backend is not None
+    for each in (server.pool, elsewhere, beside, pool):
+        await each.close(ShuttingDown())
+
+
+async def test_a_backend_that_waits_to_be_checked_is_evicted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Sharing(monkeypatch, 1, "one", "two", check_query="", check_delay=0.0)
+    holder = server.asker(0)
+    await server.answer()
+    (backend,) = server.pools[0].backends.values()
+    answer(backend)
+    assert holder.backend is backend
+    server.asker(1)
+    await server.settle()
+    holder.give_back()
+    await server.settle()
+    assert (backend.state, len(server.logins)) == (BackendState.CLOSED, 1)
+    await server.close()
 
 
 async def test_a_minimum_evicts_nobody_but_is_reached_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:

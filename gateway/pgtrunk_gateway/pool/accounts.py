@@ -23,6 +23,11 @@ class Member(Protocol):
     """A pool, as its accounts see it."""
 
     @property
+    def accounts(self) -> tuple[Account, ...]:
+        """All that it counts in."""
+        ...
+
+    @property
     def oldest(self) -> float:
         """Since when its first session waits; infinity: nobody does."""
         ...
@@ -97,8 +102,12 @@ class Account:
         return any(other.oldest < member.oldest for other in self.blocked if other is not member)
 
     def gives_way(self, member: Member) -> bool:
-        """Whether a backend that ``member`` could use is due to another."""
-        others = [(other.oldest, other.count) for other in self.blocked if other is not member]
+        """Whether a backend that ``member`` could use is due to another, which needs no more than its place."""
+        others = [
+            (other.oldest, other.count)
+            for other in self.blocked
+            if other is not member and all(account.excess <= (account in member.accounts) for account in other.accounts)
+        ]
         return gives_way(member.oldest, others)
 
     def leave(self, member: Member) -> None:

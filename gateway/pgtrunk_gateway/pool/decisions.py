@@ -19,7 +19,8 @@ Rules:
     (:func:`to_evict`).
 10. Under such a limit a pool without any backend, whose sessions wait longest, gets the place of a backend that becomes
     free elsewhere, even if sessions wait for it there too (:func:`gives_way`): else it could wait for ever. A pool that
-    has a backend does not: that would cost a connection per transaction.
+    has a backend does not: that would cost a connection per transaction. Nor does one that needs a place under another
+    limit as well: two could go on closing each other's backends, and nobody would be served.
 """
 
 from __future__ import annotations

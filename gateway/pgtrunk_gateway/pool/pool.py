@@ -108,6 +108,8 @@ class Pool(Stock):
         elif not checked and self.limits.checks_always and not backend.retired:
             self.stale.append(backend)
             self._maintain()
+            if self._observed:
+                self._tell_observers()
         else:
             return False
         return True
@@ -262,7 +264,7 @@ class Pool(Stock):
         self._shrink()
 
     def _shrink(self) -> None:
-        """Where sessions wait all the time no backend is ever idle, and a smaller pool would stay as large as it was."""
+        """Where sessions wait all the time no backend is ever idle, and a smaller pool would stay as large as before."""
         limits = self.limits
         staying = [backend for backend in self.backends.values() if not backend.retired]
         if limits.size:
