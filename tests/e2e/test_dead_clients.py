@@ -189,6 +189,22 @@ async def test_in_the_middle_of_a_message(start: Start, pooled: Way) -> None:
                 await connection.close()
 
 
+@pytest.mark.parametrize("batch", [False, True])
+async def test_in_the_middle_of_a_message_behind_a_query_that_runs(start: Start, pooled: Way, batch: bool) -> None:
+    gateway = await prepared(start, pooled)
+    sleep = frontend.query(b"SELECT pg_sleep(60)")
+    if batch:
+        sleep = frontend.parse(b"", b"SELECT pg_sleep(60)") + frontend.bind(b"", b"") + frontend.execute()
+    session = await RawSession.start(gateway, pooled)
+    session.send(sleep + (frontend.FLUSH_MESSAGE if batch else b""))
+    await until(lambda: gateway.site.admin.running("pg_sleep"))
+    session.send(frontend.query(b"SELECT '" + b"x" * 3_000_000 + b"'")[:1_000_000])
+    await asyncio.sleep(0.1)
+    session.abort()
+    await until(lambda: not gateway.site.admin.running("pg_sleep"), 5)
+    await until(lambda: gateway.counts(leased=0, cancels=0))
+
+
 async def test_while_it_waits_for_a_backend(start: Start, pooled: Way) -> None:
     gateway = await prepared(start, pooled)
     holder = await gateway.connect(pooled)

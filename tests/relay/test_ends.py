@@ -126,7 +126,9 @@ async def test_a_query_that_vanishes_before_postgres_has_seen_it() -> None:
         pair.check_idle()
 
 
-@pytest.mark.parametrize("runs", [query(b"select pg_sleep(60)"), once(b"select pg_sleep(60)") + SYNC])
+@pytest.mark.parametrize(
+    "runs", [query(b"select pg_sleep(60)"), once(b"select pg_sleep(60)") + SYNC, once(b"select pg_sleep(60)")]
+)
 @pytest.mark.parametrize("together", [True, False])
 async def test_what_runs_ahead_of_half_a_message_is_cancelled_too(runs: bytes, together: bool) -> None:
     pair = SessionPair(backends=1)
@@ -149,6 +151,15 @@ async def test_what_runs_ahead_of_half_a_message_is_cancelled_too(runs: bytes, t
     assert link.transport.aborted
     pair.open_backend()
     assert other.send(query(b"select 1"))[1] == "DataRow 1"
+
+
+async def test_answers_that_postgres_keeps_to_itself_are_not_waited_for() -> None:
+    pair = SessionPair(backends=1)
+    client = pair.connect()
+    client.feed(parse(b"", b"select $1::text") + bind(b"", b"", [b"x" * 100_000])[:50_000])
+    pair.pump()
+    client.vanish()
+    assert pair.pool.gone == ["client left in the middle of a message"]
 
 
 async def test_a_query_that_does_not_end_ahead_of_half_a_message() -> None:

@@ -73,6 +73,7 @@ class Backend(asyncio.Protocol):
     __slots__ = (
         "_abandoned",
         "_errand",
+        "_executes",
         "_loop",
         "_on_free",
         "_on_lost",
@@ -135,12 +136,14 @@ class Backend(asyncio.Protocol):
         self._abandoned = ""
         """Why it is dropped as soon as it has nothing to do any more."""
         self._unfinished = 0
-        """How many of the answers owed are to a message that will never be sent to its end."""
+        """How many of the answers owed will not come: to a message that ends nowhere, or in the same batch."""
+        self._executes = False
+        """Something of that batch may run, and no cancel has been there."""
 
     @property
     def runs(self) -> bool:
-        """Whether it has something to do that was asked in whole."""
-        return len(self.replies.queue) > self._unfinished
+        """Whether it has something to do that a cancel could end."""
+        return len(self.replies.queue) > self._unfinished or self._executes
 
     @property
     def is_setting(self) -> bool:
@@ -234,6 +237,7 @@ class Backend(asyncio.Protocol):
     def cancel_ended(self) -> None:
         """A cancel request is over: Postgres has closed its connection, or it was never sent."""
         self.cancels -= 1
+        self._executes = False
         if self.cancels or self.state is BackendState.CLOSED:
             return
         if self.holder is not None:
@@ -341,7 +345,12 @@ class Backend(asyncio.Protocol):
 
         The backend is dropped when that is over, or after ``timeout`` seconds: it will take nothing more.
         """
-        self._unfinished = unfinished
+        batch = list(self.replies.queue)
+        del batch[len(batch) - unfinished :]
+        while batch and not batch[-1].ready:
+            # Postgres keeps its answer to this until the end of the batch, so that it cannot be waited for.
+            self._executes |= batch.pop() is owed.EXECUTE
+        self._unfinished = len(self.replies.queue) - len(batch)
         if not self.runs or self.replies.copying:
             self.drop(reason)
             return False
