@@ -20,7 +20,7 @@ from pgtrunk_gateway.derive import KeyDeriver
 from pgtrunk_gateway.errors import ShuttingDown
 from pgtrunk_gateway.fronts.opening import open_fronts
 from pgtrunk_gateway.fronts.quic import QuicFront
-from pgtrunk_gateway.fronts.tcp import tcp_tuner
+from pgtrunk_gateway.fronts.tcp import check_tuning, tcp_tuner
 from pgtrunk_gateway.operations import GatewayOperations
 from pgtrunk_gateway.pool.lookups import Lookups
 from pgtrunk_gateway.pool.pools import Pools
@@ -56,6 +56,7 @@ class Gateway:
         config = loaded.config
         self.fronts: list[Front] = []
         self.derive = KeyDeriver()
+        check_tuning(loaded)
         self._tune = tcp_tuner(lambda: self.loaded.config)
         userlist = read_userlist(config.auth_file)
         tls = TlsKeeper()

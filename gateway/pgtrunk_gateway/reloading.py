@@ -22,6 +22,7 @@ from pgtrunk_gateway.config.diff import diff
 from pgtrunk_gateway.config.faults import InvalidConfig
 from pgtrunk_gateway.config.load import load
 from pgtrunk_gateway.errors import ConfigError, GatewayError, ShuttingDown
+from pgtrunk_gateway.fronts.tcp import check_tuning
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.config.load import Loaded
@@ -72,6 +73,7 @@ class Reloader:
     def _apply(self, loaded: Loaded, *, half_way: bool = False) -> None:
         """``half_way``: what TLS lacks is left as it was, not an error."""
         config = loaded.config
+        check_tuning(loaded)
         userlist = read_userlist(config.auth_file)
         commits = [front.prepare(loaded) for front in self._gateway.fronts]
         output = self._open_log(config) if self._open_log is not None else None

@@ -175,10 +175,15 @@ def test_a_faulty_reload_changes_nothing(site: Site) -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [{"auth_file": "nowhere.txt"}, {"quic_key_file": "gateway.ini"}, {"client_tls_sslmode": "require"}],
+    [
+        {"auth_file": "nowhere.txt"},
+        {"quic_key_file": "gateway.ini"},
+        {"client_tls_sslmode": "require"},
+        {"tcp_keepcnt": 100000},
+    ],
     ids=lambda fault: next(iter(fault)),
 )
-def test_faults_in_other_files_are_faults_too(site: Site, fault: dict[str, Any]) -> None:
+def test_faults_that_show_outside_of_the_file_are_faults_too(site: Site, fault: dict[str, Any]) -> None:
     with gateway_process(site) as gateway:
         gateway.port()
         site.write_ini(gateway.place, **fault, query_wait_timeout=8)

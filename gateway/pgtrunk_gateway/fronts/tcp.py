@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.config.settings import Config
     from pgtrunk_gateway.fronts.front import SessionFactory
 
-__all__ = ["TcpFront", "tcp_tuner"]
+__all__ = ["TcpFront", "check_tuning", "tcp_tuner"]
 
 
 class TcpFront:
@@ -132,14 +132,25 @@ def tcp_tuner(config: Callable[[], Config]) -> Callable[[socket.socket], None]:
     """Sets the tcp_keep* options and tcp_user_timeout on a socket, as ``config`` has them at that time."""
 
     def tune(sock: socket.socket) -> None:
-        for level, option, value in _options(config()):
+        for _, level, option, value in _options(config()):
             sock.setsockopt(level, option, value)
 
     return tune
 
 
-def _options(config: Config) -> Iterator[tuple[int, int, int]]:
-    yield socket.SOL_SOCKET, socket.SO_KEEPALIVE, config.tcp_keepalive
+def check_tuning(loaded: Loaded) -> None:
+    """Raises :class:`ConfigError` for an option that this system does not take: it would fail at each connection."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        for key, level, option, value in _options(loaded.config):
+            try:
+                probe.setsockopt(level, option, value)
+            except OSError as error:
+                raise loaded.error(key, f"{value} is not possible on this system: {error.strerror}") from error
+
+
+def _options(config: Config) -> Iterator[tuple[str, int, int, int]]:
+    """Key, level, option, value."""
+    yield "tcp_keepalive", socket.SOL_SOCKET, socket.SO_KEEPALIVE, config.tcp_keepalive
     for name, value in (
         ("TCP_KEEPCNT", config.tcp_keepcnt),
         ("TCP_KEEPIDLE", config.tcp_keepidle),
@@ -148,4 +159,4 @@ def _options(config: Config) -> Iterator[tuple[int, int, int]]:
     ):
         # 0 leaves the system's.
         if value and hasattr(socket, name):
-            yield socket.IPPROTO_TCP, getattr(socket, name), value
+            yield name.lower(), socket.IPPROTO_TCP, getattr(socket, name), value
