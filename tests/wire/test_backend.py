@@ -26,6 +26,8 @@ def body(message: bytes) -> bytes:
     ("message", "octets"),
     [
         (server.authentication_ok(), b"R\0\0\0\x08\0\0\0\0"),
+        (server.authentication_cleartext_password(), b"R\0\0\0\x08\0\0\0\x03"),
+        (server.authentication_md5_password(b"salt"), b"R\0\0\0\x0c\0\0\0\x05salt"),
         (server.authentication_sasl(["SCRAM-SHA-256"]), b"R\0\0\0\x17\0\0\0\x0aSCRAM-SHA-256\0\0"),
         (server.authentication_sasl_continue(b"r=x"), b"R\0\0\0\x0b\0\0\0\x0br=x"),
         (server.authentication_sasl_final(b"v=x"), b"R\0\0\0\x0b\0\0\0\x0cv=x"),

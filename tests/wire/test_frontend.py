@@ -145,3 +145,14 @@ def test_nothing_but_protocol_violations(body: bytes) -> None:
     except ProtocolViolation:
         return
     assert len(response.mechanism) + 5 + len(response.data or b"") == len(body)
+
+
+@given(data.map(lambda octets: octets.replace(b"\0", b"")))
+def test_a_password_is_read_back(secret: bytes) -> None:
+    assert client.parse_password(client.password(secret)[HEADER_SIZE:]) == secret
+
+
+@pytest.mark.parametrize("body", [b"", b"secret", b"secret\0x", b"\0\0"])
+def test_what_is_no_password(body: bytes) -> None:
+    with pytest.raises(ProtocolViolation):
+        client.parse_password(body)
