@@ -264,7 +264,7 @@ class Pool(Stock):
         self._shrink()
 
     def _shrink(self) -> None:
-        """Where sessions wait all the time no backend is ever idle, and a smaller pool would stay as large as before."""
+        """Where sessions wait all the time, no backend is ever idle: a smaller pool would stay as large as it was."""
         limits = self.limits
         staying = [backend for backend in self.backends.values() if not backend.retired]
         if limits.size:
