@@ -94,6 +94,7 @@ def test_wait_for_servers(site: Site) -> None:
         thread, results = in_background(waiting, "SELECT 1")
         until_blocking(lambda: [row for row in admin.execute("SHOW POOLS") if row[0] == DATABASE and row[3] == 1])
         admin.execute("SHUTDOWN WAIT_FOR_SERVERS")
+        gateway.until_logged("LOG SHUTDOWN WAIT_FOR_SERVERS command issued")
         thread.join(20)
         assert isinstance(results[0], psycopg.errors.AdminShutdown)
         gateway.until_logged("closing because: server shutting down (age=")

@@ -59,7 +59,8 @@ async def _act(call: Act, operations: Operations, *, admin: bool) -> Reply:
         raise InvalidArgument("a database is required")
     if verb.argument.is_database and call.argument in CONSOLE_NAMES:
         raise InvalidArgument(f"cannot {verb.name.lower()} admin db: {call.argument}")
-    log.info("%s command issued", f"{verb.name} '{call.argument}'" if call.argument else verb.name)
+    argument = f"'{call.argument}'" if verb.argument.is_database else call.argument
+    log.info("%s command issued", f"{verb.name} {argument}" if call.argument else verb.name)
     try:
         await verb.act(operations, call.argument)
     except ConfigError as error:
