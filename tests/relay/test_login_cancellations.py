@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,12 +12,17 @@ from helpers.cancelling import MOMENTS, CancelAt, Moment
 from helpers.lobby import USERS, Lobby
 from pgtrunk.wire import frontend as client
 from pgtrunk.wire.startup import CancelRequest, StartupMessage
-from pgtrunk_gateway.auth import ClientExchange
+from pgtrunk_gateway.auth import ClientExchange, Found, Plain, Userlist
 from pgtrunk_gateway.relay.login import SessionLogin
 from pgtrunk_gateway.session.state import State
 
+if TYPE_CHECKING:
+    from pgtrunk_gateway.config.settings import DatabaseConfig
+
 AWAITS = 5
 """Startup packet, first message, derivation, proof, first login at the server."""
+LOOKED_UP = AWAITS + 1
+"""The same, and the answer of auth_query behind the startup packet."""
 
 
 class EndAt(CancelAt):
@@ -34,13 +39,28 @@ class EndAt(CancelAt):
             awaited.add_done_callback(lambda _: self._end())
 
 
-async def log_in(lobby: Lobby) -> None:
+def lobby_with(users: Userlist | None) -> tuple[Lobby, asyncio.Event]:
+    """Without ``users`` they are found by auth_query, once the event is set."""
+    lobby, answers = Lobby(auth_type="scram-sha-256", users=users, auth_user="asker"), asyncio.Event()
+
+    async def find(_database: DatabaseConfig, user: str) -> Found:
+        await answers.wait()
+        return Found(user, (Plain("secret"),))
+
+    lobby.context.lookup = find
+    return lobby, answers
+
+
+async def log_in(lobby: Lobby, answers: asyncio.Event) -> None:
     """The client's side, as far as it comes. Everything that a login waits for lets it wait."""
     exchange = ClientExchange(nonce=b"n" * 18)
     lobby.deriving.clear()
     lobby.pool.gate.clear()
     await lobby.settle()
     await lobby.startup()
+    answers.set()
+    await lobby.settle()
+    lobby.transport.take()
     said = await lobby.send(client.sasl_initial_response("SCRAM-SHA-256", exchange.first()))
     lobby.deriving.set()
     await lobby.settle()
@@ -60,9 +80,12 @@ ENDINGS: dict[str, Callable[[Lobby], object]] = {
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("at", range(1, AWAITS + 1))
+@pytest.mark.parametrize(
+    ("users", "at"),
+    [(users, at + 1) for users, awaits in ((USERS, AWAITS), (None, LOOKED_UP)) for at in range(awaits)],
+)
 async def test_a_login_that_ends_at_each_await(
-    at: int, moment: Moment, ending: str, monkeypatch: pytest.MonkeyPatch
+    users: Userlist | None, at: int, moment: Moment, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = SessionLogin._run
     attempts: list[EndAt] = []
@@ -72,8 +95,8 @@ async def test_a_login_that_ends_at_each_await(
         await attempts[0]
 
     monkeypatch.setattr(SessionLogin, "_run", ended)
-    lobby = Lobby(auth_type="scram-sha-256", users=USERS)
-    await log_in(lobby)
+    lobby, answers = lobby_with(users)
+    await log_in(lobby, answers)
     await lobby.settle()
     assert attempts[0].hit
     if ending != "client says no more":
@@ -89,17 +112,20 @@ async def test_a_login_that_ends_at_each_await(
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_whole_login_has_no_more_awaits_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("users", "awaits"), [(USERS, AWAITS), (None, LOOKED_UP)])
+async def test_a_whole_login_has_no_more_awaits_than_that(
+    users: Userlist | None, awaits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = SessionLogin._run
     attempts: list[CancelAt] = []
 
     async def counted(self: SessionLogin) -> None:
-        attempts.append(CancelAt(run(self), AWAITS + 1, "pending"))
+        attempts.append(CancelAt(run(self), awaits + 1, "pending"))
         await attempts[0]
 
     monkeypatch.setattr(SessionLogin, "_run", counted)
-    lobby = Lobby(auth_type="scram-sha-256", users=USERS)
-    await log_in(lobby)
+    lobby, answers = lobby_with(users)
+    await log_in(lobby, answers)
     assert lobby.session.state is State.IDLE
     assert not attempts[0].hit
     await lobby.end()
