@@ -16,12 +16,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 # Not the folder of this file, which comes first otherwise: our modules are `conformance.` something.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from bench.machine import commit
 from conformance.errors import ConformanceError
 from conformance.lists import Expected, Verdict, judge, read_expected, read_tier
 from conformance.outcomes import Outcome, read_report
@@ -78,7 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-k", dest="keyword", help="of those, the ones that match, as in pytest")
     parser.add_argument("-n", dest="workers", type=int, default=2, help="how many at once (default: 2)")
     parser.add_argument("--program", type=Path, help="the pooler to test (default: the gateway of this repository)")
-    parser.add_argument("--python", type=Path, help="an interpreter that has what the suite needs (default: made anew)")
+    parser.add_argument(
+        "--python", type=Path, help="an interpreter that has what the suite needs, and the gateway (default: made anew)"
+    )
     parser.add_argument(
         "--output",
         type=Path,
@@ -136,11 +138,9 @@ def _last(
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "tier": arguments.tier,
-        "pgtrunk": version("pgtrunk"),
+        "commit": commit(),
         "suite": suite_version(plan.checkout),
         "postgres": postgres_version(plan.postgres),
-        "python": sys.version.split()[0],
-        "aioquic": version("aioquic"),
         "counts": _counts(outcomes),
         "passed_when_run_again": list(again),
         "tests": {name: outcome.result for name, outcome in outcomes.items()},
