@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from helpers.gateways import LocalGateway, Start
     from helpers.site import Site
+    from pgtrunk_gateway.auth import Derivation, ScramKeys
 
 PID: Final = "SELECT pg_backend_pid()"
 
@@ -121,6 +122,24 @@ async def test_a_database_that_is_gone_ends_its_sessions_and_no_others(start: St
             await gateway.connect("tcp", database="other")
         await reload(gateway, databases=both)
         await gateway.connect("tcp", database="other")
+
+
+async def test_a_database_that_goes_while_somebody_logs_in(start: Start, site: Site) -> None:
+    gateway = await start(databases={DATABASE: site.target(), "other": site.target(f"dbname={DATABASE}")})
+    context, reloaded = gateway.gateway.context, asyncio.Event()
+    derive = context.derive
+
+    async def derive_later(derivation: Derivation) -> ScramKeys:
+        await reloaded.wait()
+        return await derive(derivation)
+
+    context.derive = derive_later
+    late = asyncio.create_task(gateway.connect("tcp", database="other"))
+    await until(lambda: gateway.counts(sessions=1))
+    await reload(gateway)
+    reloaded.set()
+    with pytest.raises(asyncpg.InvalidCatalogNameError, match="no such database: other"):
+        await late
 
 
 async def test_a_database_that_moved_gets_other_backends(start: Start, site: Site) -> None:

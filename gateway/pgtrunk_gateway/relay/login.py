@@ -204,6 +204,8 @@ class SessionLogin:
         entry = self._context.config.database(database)
         accepted = await authenticate(self._context, self._dialogue, user, self._client.address, entry)
         user = accepted.user
+        # A reload may have come in between, and taken the database away.
+        entry = self._context.config.database(database)
         if entry is None:
             raise NoSuchDatabase(
                 f"no such database: {database}", hint='Add it to [databases], or an entry "*" for all others.'
