@@ -23,11 +23,20 @@ class Greeting:
     def __init__(self) -> None:
         self.welcome: dict[str, str] | None = None
         """The parameters; None: not known yet."""
-        self.waiting = 0
-        self.since = float("inf")
-        """Since when the first of those waits who wait."""
+        self._count = 0
+        self._since = 0.0
         self._arrival: asyncio.Future[dict[str, str]] | None = None
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait; those who have their answer do not, though they may not have got round to reading it."""
+        return self._count if self._arrival is not None else 0
+
+    @property
+    def since(self) -> float:
+        """Since when somebody has been waiting; infinity: nobody is."""
+        return self._since if self.waiting else float("inf")
 
     async def wait(self, cause: Callable[[], None]) -> dict[str, str]:
         """The parameters, once the login that ``cause`` brings about has reported them.
@@ -36,15 +45,14 @@ class Greeting:
         """
         if self._arrival is None:
             self._arrival = self._loop.create_future()
-            self.since = self._loop.time()
-        self.waiting += 1
+        if not self.waiting:
+            self._since = self._loop.time()
+        self._count += 1
         try:
             cause()
             return await asyncio.shield(self._arrival)
         finally:
-            self.waiting -= 1
-            if not self.waiting:
-                self.since = float("inf")
+            self._count -= 1
 
     def arrived(self, parameters: Mapping[str, str]) -> None:
         """The server has reported these."""

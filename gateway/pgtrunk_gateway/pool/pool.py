@@ -229,9 +229,10 @@ class Pool(Stock):
         But those in which something still runs for a session that was killed before: Postgres would go on with that,
         until it has something to say. They are closed as soon as its cancel has ended it.
         """
-        self._give_up_opening()
+        # Those who wait first: else it would open connections for them instead of those that it gives up.
         self.queue.end(error)
         self.greeting.failed(error)
+        self._give_up_opening()
         for backend in list(self.backends.values()):
             if backend.state is BackendState.RECOVERING:
                 backend.retire(error.message)

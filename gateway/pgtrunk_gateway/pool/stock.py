@@ -17,10 +17,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
 from pgtrunk_gateway.address import readable
-from pgtrunk_gateway.errors import BackendRefused, BackendUnavailable, GatewayError
+from pgtrunk_gateway.errors import BackendRefused, GatewayError
 from pgtrunk_gateway.pool.accounts import Account, admit
 from pgtrunk_gateway.pool.backend import Backend, BackendState, Errand
-from pgtrunk_gateway.pool.backoff import Backoff
+from pgtrunk_gateway.pool.backoff import Backoff, is_down, is_for_now
 from pgtrunk_gateway.pool.counts import PoolCounters, PoolCounts, count
 from pgtrunk_gateway.pool.decisions import Check, Close, Connect, Idle, Situation, Stale, Wake, decide, expires_at
 from pgtrunk_gateway.pool.greeting import Greeting
@@ -42,10 +42,6 @@ __all__ = ["ERRANDS", "Stock"]
 
 log = logging.getLogger(__name__)
 
-_DOWN: Final = frozenset({"57P01", "57P02", "57P03"})
-"""Postgres refuses all logins with these: it stops, has crashed, or starts."""
-_NOT_NOW: Final = frozenset({"53000", "53100", "53200", "53300", "53400"})
-"""It refuses a login with these only for now."""
 ERRANDS: Final = frozenset({BackendState.STARTING, BackendState.CHECKING, BackendState.RESETTING})
 """The states of a backend that will be free in a moment."""
 
@@ -252,10 +248,24 @@ class Stock:
             self._opening.begin(self.target, self.host, self.limits.connect_timeout)
 
     def _opened(self, opened: Opened) -> None:
+        self._backoff.succeeded()
+        backend = self._add(opened)
+        opened.transport.set_protocol(backend)
+        # Before it is given away: a session whose client does not read has it pause again.
+        opened.transport.resume_reading()
+        if opened.rest:
+            backend.data_received(opened.rest)
+        query = self.limits.connect_query
+        if query is None or backend.state is not BackendState.OPEN:
+            self._started(backend)
+        else:
+            errand = Errand("connect_query", self._started, lenient=True)
+            backend.run(query, BackendState.STARTING, errand, self.limits.connect_timeout)
+
+    def _add(self, opened: Opened) -> Backend:
         handshake = opened.handshake
         replies = Replies(Prepared(self.limits.prepared), handshake.parameters)
         backend = Backend(opened.transport, self.target, handshake.key, replies, on_free=self._give, on_lost=self._lost)
-        self._backoff.succeeded()
         backend.stats = self.stats
         backend.born = self._loop.time()
         backend.expires = self._end_of_life(backend)
@@ -269,17 +279,7 @@ class Stock:
         if opened.exposed and not self._warned:
             self._warned = True
             log.warning("%s@%s password sent in clear, as the server wants it, without TLS", self.key, self.target)
-        opened.transport.set_protocol(backend)
-        # Before it is given away: a session whose client does not read has it pause again.
-        opened.transport.resume_reading()
-        if opened.rest:
-            backend.data_received(opened.rest)
-        query = self.limits.connect_query
-        if query is None or backend.state is not BackendState.OPEN:
-            self._started(backend)
-        else:
-            errand = Errand("connect_query", self._started, lenient=True)
-            backend.run(query, BackendState.STARTING, errand, self.limits.connect_timeout)
+        return backend
 
     def _started(self, backend: Backend) -> None:
         self.greeting.arrived(backend.replies.parameters)
@@ -291,7 +291,7 @@ class Stock:
     def _failed(self, error: GatewayError, began: float, attempt: object) -> None:
         self.counters.failed += 1
         self._unbook()
-        if isinstance(error, BackendUnavailable) or error.sqlstate in _DOWN:
+        if is_down(error):
             self.host.failed(attempt, error, began)
             pause = self.host.backoff.retry_at - self._loop.time()
         else:
@@ -299,7 +299,7 @@ class Stock:
             pause = self._backoff.retry_at - self._loop.time()
             # It has answered, at least.
             self.host.succeeded()
-            if error.sqlstate not in _NOT_NOW:
+            if not is_for_now(error):
                 self._refused(error)
         reason, age = error.log or error.message, int(self._loop.time() - began)
         log.warning(
