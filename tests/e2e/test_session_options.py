@@ -138,6 +138,42 @@ async def test_what_postgres_refuses(
         gateway.site.admin.execute("DROP TABLE refused")
 
 
+async def test_what_cannot_be_undone_any_more_stays_with_nobody(start: Start, pooled: Way) -> None:
+    """An extension that is loaded takes the names that begin with its own: neither SET nor RESET are possible then."""
+    gateway = await start(default_pool_size=1)
+    gateway.site.admin.execute("CREATE ROLE lent")
+    gateway.site.admin.execute("GRANT lent TO app")
+    try:
+        async with await psycopg.AsyncConnection.connect(**gateway.conninfo("direct")) as direct:
+            row = await (await direct.execute("SELECT current_user")).fetchone()
+            assert row == (USER,)
+        plain = await gateway.connect(pooled)
+        borrower = await gateway.connect(pooled, server_settings={"role": "lent", "plpgsql.own": "1"})
+        assert await borrower.fetchval("SELECT current_user") == "lent"
+        await borrower.execute("DO $$ BEGIN NULL; END $$")
+        with pytest.raises(asyncpg.PostgresError, match="current transaction is aborted"):
+            await plain.fetchval("SELECT current_user")
+        for _ in range(2):
+            plain = await gateway.connect(pooled)
+            assert await plain.fetchval("SELECT current_user") == USER
+    finally:
+        gateway.site.admin.execute("DROP ROLE lent")
+
+
+@pytest.mark.parametrize("name", ["transaction_isolation", "transaction_read_only", "transaction_deferrable"])
+async def test_what_is_of_a_transaction_means_nothing_as_in_postgres(start: Start, name: str) -> None:
+    gateway = await start(default_pool_size=1)
+    value = "serializable" if name == "transaction_isolation" else "on"
+    options = f"-c {name}={value}"
+    async with await psycopg.AsyncConnection.connect(**gateway.conninfo("direct", options=options)) as direct:
+        expected = await (await direct.execute(f"SHOW {name}")).fetchone()
+    for asked in (options, ""):
+        async with await psycopg.AsyncConnection.connect(**gateway.conninfo("tcp", options=asked)) as session:
+            assert await (await session.execute(f"SHOW {name}")).fetchone() == expected
+    with pytest.raises(psycopg.OperationalError, match='parameter "seed" cannot follow a session'):
+        await psycopg.AsyncConnection.connect(**gateway.conninfo("tcp", options="-c seed=0.5"))
+
+
 @pytest.mark.parametrize("options", ["-d 5", "-c lock_timeout", "--lock_timeout"])
 async def test_options_that_set_nothing(start: Start, options: str) -> None:
     gateway = await start()

@@ -127,6 +127,21 @@ async def test_a_session_that_vanishes_while_they_are_made() -> None:
         assert shown(none, "timezone") == "UTC"
 
 
+@pytest.mark.parametrize("request_", [query(b"insert into t values (1)"), once(b"insert into t values (1)") + SYNC])
+async def test_a_request_never_runs_with_what_another_session_had(request_: bytes) -> None:
+    """What was taken once can fail another time, with the request right behind it."""
+    pair = SessionPair(backends=1)
+    other, client = pair.connect(role="r"), pair.connect(lock_timeout="soon")
+    assert shown(other, "role") == "r"
+    answers = client.send(request_)
+    assert answers[0].startswith("ErrorResponse ERROR 25P02")
+    assert answers[-1] == 'ErrorResponse FATAL 22023 invalid value for parameter "lock_timeout": "soon"'
+    assert pair.store.tables == {}
+    pair.pump()
+    # It may have been the role that could not be undone: nobody gets that backend any more.
+    assert pair.pool.gone == ["settings cannot be changed any more"]
+
+
 # -- what the client does itself -------------------------------------------------------------------------------------
 
 

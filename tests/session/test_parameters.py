@@ -176,12 +176,13 @@ def test_others_are_packed_and_unpacked(others: dict[str, str | None]) -> None:
 def test_what_is_not_reported_is_set_and_reset(
     now: dict[str, str | None], then: dict[str, str | None], sql: str
 ) -> None:
-    assert other(now, then) == sql
+    """In a transaction: where one fails, what is sent behind fails too."""
+    assert other(now, then) == (f"BEGIN;{sql};COMMIT" if sql else "")
 
 
 def test_what_is_reported_comes_first() -> None:
     wanted = profile(BASE | {"TimeZone": "UTC"}, pack({"lock_timeout": "1"}))
-    assert apply(profile(BASE), wanted) == b"SET TimeZone='UTC';SET \"lock_timeout\"='1'"
+    assert apply(profile(BASE), wanted) == b"BEGIN;SET TimeZone='UTC';SET \"lock_timeout\"='1';COMMIT"
 
 
 def test_a_role_may_be_refused_one_day() -> None:

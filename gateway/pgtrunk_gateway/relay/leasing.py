@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["STATEMENT", "Leasing"]
 
 STATEMENT: Final = "statement"
+_STUCK: Final = "settings cannot be changed any more"
 
 
 class Leasing(Lifecycle):
@@ -62,6 +63,7 @@ class Leasing(Lifecycle):
         if not sql:
             return b""
         backend.replies.unnamed = None
+        backend.replies.asker = self.requests
         backend.replies.push(owed.Applying(self.profile[-1] or ""))
         return query(sql)
 
@@ -122,6 +124,9 @@ class Leasing(Lifecycle):
         if not replies.in_step:
             backend.retire(OUT_OF_STEP)
         hidden = replies.hidden_error
+        if hidden is not None and backend.replies.others:
+            # It may be those that cannot be undone: then it would fail for everybody to come.
+            backend.retire(_STUCK)
         replies.take_notes()
         if hidden is not None:
             fields = server.parse_error(hidden)

@@ -21,6 +21,10 @@ _OPTIONS = "options"
 _MAX_NAME = 63
 """Bytes of an application_name; Postgres cuts what is longer."""
 _NO_SETTINGS = frozenset({"user", "database", "replication", _OPTIONS})
+_OF_A_TRANSACTION = frozenset({"transaction_isolation", "transaction_read_only", "transaction_deferrable"})
+"""In a startup packet they hold for the transaction in which Postgres logs the client in: for nothing, that is."""
+_NEVER_RESET = frozenset({"seed"})
+"""Postgres has no way back from them (GUC_NO_RESET), so the next session would have them too."""
 
 
 def names(packet: Mapping[str, str]) -> tuple[str, str]:
@@ -48,6 +52,10 @@ def settings(packet: Mapping[str, str], ignored: Collection[str]) -> dict[str, s
         name = parameters.setting_name(spelt)
         if name not in parameters.TRACKED and (droppable or name in dropped):
             continue
+        if name in _OF_A_TRANSACTION:
+            continue
+        if name in _NEVER_RESET:
+            raise NotSupported(f'parameter "{name}" cannot follow a session from backend to backend', severity="FATAL")
         if not parameters.is_name(name):
             raise LoginRefused(f'unrecognized configuration parameter "{spelt}"', sqlstate="42704")
         wanted[name] = parameters.startup_value(name, value)

@@ -149,6 +149,9 @@ def apply(current: Profile, wanted: Profile) -> bytes:
     """SQL that takes a backend from ``current`` to ``wanted``; b"" where there is nothing to do.
 
     A reported setting that the backend does not report is left alone: whether it has to be set could not be known.
+
+    Where others change, one may fail at any time (a right is revoked, or an extension has been loaded that reserves a
+    prefix). What is sent behind must not run with what the last session had: it finds a transaction that has failed.
     """
     encoding = wanted[_ENCODING] or "UTF8"
     commands = [
@@ -157,7 +160,9 @@ def apply(current: Profile, wanted: Profile) -> bytes:
         if after is not None and before is not None and before != after
     ]
     if current[-1] != wanted[-1]:
-        commands += _others(unpack(current[-1] or ""), unpack(wanted[-1] or ""), encoding)
+        others = list(_others(unpack(current[-1] or ""), unpack(wanted[-1] or ""), encoding))
+        if others:
+            commands = ["BEGIN", *commands, *others, "COMMIT"]
     return ";".join(commands).encode("utf-8", "surrogateescape")
 
 

@@ -330,8 +330,10 @@ class Replies(Noting):
         if isinstance(head, Applying):
             head.failed = True
         if head is entries.HIDDEN_QUERY or isinstance(head, Applying):
-            self.hidden_error = message[5:]
-            self.noted = True
+            # Whose settings they were may be gone: then nobody has to hear of it.
+            if head is entries.HIDDEN_QUERY or self.asker is not None:
+                self.hidden_error = message[5:]
+                self.noted = True
             self._emit(data, start, end)
             return
         self.unnamed = None
