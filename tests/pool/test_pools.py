@@ -313,6 +313,24 @@ async def test_a_pool_that_is_used_again_in_time_is_kept(monkeypatch: pytest.Mon
     await gateway.close()
 
 
+async def test_a_database_that_comes_back_does_not_lose_its_new_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the timer of the pool that went with it before."""
+    gateway = Gateway(monkeypatch, pool_idle_timeout=0.03)
+    before = gateway.pool()
+    before.enter()
+    before.exit()
+    gateway.reload(OTHER)
+    gateway.reload(SHOP, OTHER)
+    pool = gateway.pool()
+    assert pool is not before
+    pool.enter()
+    await asyncio.sleep(0.1)
+    assert gateway.pool() is pool
+    pool.exit()
+    await until(lambda: not len(gateway.pools))
+    await gateway.close()
+
+
 async def test_a_pool_that_keeps_a_minimum_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = Gateway(monkeypatch, replace(SHOP, user="app", min_pool_size=1), pool_idle_timeout=0.01)
     pool = gateway.pool()

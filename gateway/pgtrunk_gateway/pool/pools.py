@@ -207,8 +207,12 @@ class Pools:
             del self.databases[pool.key.database]
 
     def _remove(self, pool: Pool, reason: str) -> None:
-        if self._pools.pop(pool.key, None) is None:
+        if self._pools.get(pool.key) is not pool:
             return
+        del self._pools[pool.key]
+        if (farewell := self._farewells.pop(pool.key, None)) is not None:
+            # Its database may come back, and have another pool by then.
+            farewell.cancel()
         pool.shut(ShuttingDown(reason), reason, gently=True)
         for accounts, name in ((self.database_accounts, pool.key.database), (self.user_accounts, pool.key.user)):
             if not accounts[name].members:
