@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +14,7 @@ from pgtrunk.wire import frontend as client
 from pgtrunk.wire.framing import messages
 from pgtrunk.wire.startup import PROTOCOL_3_0, CancelRequest, GSSENCRequest, SSLRequest, StartupMessage
 from pgtrunk_gateway.auth import ClientExchange, Plain, Userlist
+from pgtrunk_gateway.config.settings import Config, DatabaseConfig
 from pgtrunk_gateway.errors import BackendUnavailable
 from pgtrunk_gateway.session.parameters import pack
 from pgtrunk_gateway.session.state import State
@@ -277,4 +279,55 @@ async def test_a_client_that_floods_before_it_is_read_is_stopped() -> None:
     assert lobby.transport.paused
     lobby.deriving.set()
     await until(lambda: lobby.transport.closing)
+    await lobby.end()
+
+
+# -- a reload in the middle --------------------------------------------------------------------------------------------
+
+
+def reloaded(lobby: Lobby, *databases: DatabaseConfig, **config: Any) -> None:
+    lobby.context.config = Config(databases={each.name: each for each in databases}, **config)
+
+
+async def test_a_database_that_is_removed_while_the_client_thinks() -> None:
+    lobby = Lobby(auth_type="plain", users=USERS)
+    await lobby.startup()
+    reloaded(lobby)
+    assert error(await lobby.send(client.password(b"secret"))).message == "no such database: shop"
+    assert lobby.pool.entrusted == []
+    await lobby.end()
+
+
+async def test_a_database_that_is_removed_while_the_server_is_waited_for() -> None:
+    lobby = Lobby()
+    lobby.pool.gate.clear()
+    await lobby.startup()
+    reloaded(lobby)
+    lobby.pool.gate.set()
+    assert error(await lobby.send(b"")).message == "no such database: shop"
+    await lobby.end()
+
+
+async def test_a_database_that_is_another_one_once_the_server_has_answered() -> None:
+    """With another forced user, say: the session would be in a pool that is nobody's any more."""
+    lobby = Lobby()
+    lobby.pool.gate.clear()
+    await lobby.startup()
+    lobby.context.pool = cast("Any", lambda entry, user: object())
+    lobby.pool.gate.set()
+    assert error(await lobby.send(b"")).message == "database configuration changed"
+    await lobby.end()
+
+
+async def test_a_database_that_moves_while_the_client_thinks() -> None:
+    """Its pool is to be made for where it is now."""
+    lobby = Lobby(auth_type="plain", users=USERS)
+    await lobby.startup()
+    asked: list[DatabaseConfig] = []
+    lobby.context.pool = cast("Any", lambda entry, user: asked.append(entry) or lobby.pool)
+    moved = DatabaseConfig(name="shop", host="192.0.2.7", pool_mode="session")
+    reloaded(lobby, moved)
+    assert kinds(await lobby.send(client.password(b"secret"))).endswith("KZ")
+    assert set(asked) == {moved}
+    assert lobby.session.terms.pool_mode == "session"
     await lobby.end()

@@ -25,6 +25,7 @@ from pgtrunk_gateway.errors import (
     LoginTimeout,
     NoSuchDatabase,
     ProtocolError,
+    ShuttingDown,
 )
 from pgtrunk_gateway.relay import wishes
 from pgtrunk_gateway.relay.authentication import authenticate
@@ -205,11 +206,7 @@ class SessionLogin:
         accepted = await authenticate(self._context, self._dialogue, user, self._client.address, entry)
         user = accepted.user
         # A reload may have come in between, and taken the database away.
-        entry = self._context.config.database(database)
-        if entry is None:
-            raise NoSuchDatabase(
-                f"no such database: {database}", hint='Add it to [databases], or an entry "*" for all others.'
-            )
+        entry = self._entry(database)
         self._settle(place, entry, user)
         ignored = self._context.config.ignore_startup_parameters
         wanted = wishes.settings(packet.parameters, ignored)
@@ -221,9 +218,22 @@ class SessionLogin:
             pool.entrust(accepted.secret, accepted.keys)
         self._pool = pool
         greeting = await self._greet(pool, entry, user)
+        # Or while the server was waited for.
+        entry = self._entry(database)
+        if self._context.pool(entry, user) is not pool:
+            raise ShuttingDown("database configuration changed")
         wanted, others = wishes.part(wanted, greeting, ignored)
         certain = not others and all(parameters.is_certain(name, value, greeting) for name, value in wanted.items())
         return self._welcome(place, user, entry, pool, {**greeting, **wanted}, others, certain)
+
+    def _entry(self, database: str) -> DatabaseConfig:
+        """The database as it is now."""
+        entry = self._context.config.database(database)
+        if entry is None:
+            raise NoSuchDatabase(
+                f"no such database: {database}", hint='Add it to [databases], or an entry "*" for all others.'
+            )
+        return entry
 
     async def _greet(self, pool: Pool, entry: DatabaseConfig, user: str) -> dict[str, str]:
         """Waits for the server's first word, as long as a query would have to wait for a backend."""
