@@ -232,6 +232,7 @@ async def test_strangers_cannot_fill_the_log(
     lines = [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"]
     assert 1 <= len(lines) <= 20, "some, so that a mistake of one's own is seen; not one for each"
     assert all("no_application_protocol" in line for line in lines)
+    assert all(line.startswith("no connection with 127.0.0.1:") for line in lines)
     assert {record.name for record in caplog.records if record.levelname != "DEBUG"} == {"pgtrunk.quic.listener"}
 
 

@@ -108,6 +108,16 @@ async def test_startup_packets_that_are_refused(parameters: dict[str, str], sqls
     await lobby.end()
 
 
+async def test_the_log_names_who_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    lobby = Lobby()
+    await lobby.startup(user="a" * 100, database="shoe")
+    assert (
+        f"C-{lobby.session.id}: shoe/{'a' * 63}@{lobby.session.peer} closing because: no such database" in caplog.text
+    )
+    await lobby.end()
+
+
 @pytest.mark.parametrize(
     "garbage", [b"\0\0\0\1", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x08\0\2\0\0", b"\x16\x03\x01\x02\0\1"]
 )

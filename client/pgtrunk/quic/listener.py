@@ -23,6 +23,7 @@ from pgtrunk.quic.connection import Connection
 from pgtrunk.quic.connection_id import ConnectionIds
 from pgtrunk.quic.demux import Demultiplexer, DemuxCounters, Opening, Routed, Surroundings
 from pgtrunk.quic.driver import ConnectionDriver
+from pgtrunk.quic.ending import show
 from pgtrunk.quic.server_tls import HandshakePolicy, ServerContext
 from pgtrunk.quic.transport import StreamTransport
 from pgtrunk.quic.udp import Endpoint, Path, UdpCounters, open_endpoint
@@ -243,7 +244,7 @@ class Listener:
     def failed(self, driver: ConnectionDriver, error: TrunkError) -> None:
         """A handshake came to nothing."""
         if self._failures.allows(self.loop.time()):
-            logger.info("no connection with %s: %s", driver.peername, error)
+            logger.info("no connection with %s: %s", show(driver.peername), error)
 
     def gone(self, accepted: _Accepted) -> None:
         """A connection has ended for good."""

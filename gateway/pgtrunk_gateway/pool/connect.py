@@ -92,11 +92,13 @@ async def dial(target: Target, factory: Callable[[], _P], tune: SocketTuner) -> 
             raise
     except (OSError, UnicodeError) as error:
         # A name with an empty or an overlong label is a UnicodeError: the resolver never sees it.
-        reason = getattr(error, "strerror", None) or error
         unknown = isinstance(error, socket.gaierror | UnicodeError)
+        # asyncio has words of its own for what the system says, with the address once more.
+        said = "" if unknown or not (errno := getattr(error, "errno", None)) else os.strerror(errno)
+        reason = said or getattr(error, "strerror", None) or error
         words = "server DNS lookup failed" if unknown else "connect failed"
         raise BackendUnavailable(
-            f"cannot connect to the server at {target}: {reason}", log=f"{words}: {error}"
+            f"cannot connect to the server at {target}: {reason}", log=f"{words}: {reason}"
         ) from error
     return transport, protocol
 

@@ -15,6 +15,7 @@ from pgtrunk.wire import backend as server
 from pgtrunk_gateway.address import readable
 from pgtrunk_gateway.errors import GatewayError, QueryCanceled, ShuttingDown
 from pgtrunk_gateway.pool.backend import ids
+from pgtrunk_gateway.relay.login import NOBODY
 from pgtrunk_gateway.relay.visible import Visible
 from pgtrunk_gateway.session.inbound import Inbound
 from pgtrunk_gateway.session.requests import Requests
@@ -81,7 +82,10 @@ class Lifecycle(Visible):
         self._linger: asyncio.TimerHandle | None = None
 
     def __str__(self) -> str:
-        name = "(nodb)/(nouser)" if self.admission is None else f"{self.admission.database}/{self.admission.user}"
+        if self.admission is not None:
+            name = f"{self.admission.database}/{self.admission.user}"
+        else:
+            name = NOBODY if self.login is None else self.login.asked
         return f"C-{self.id}: {name}@{self.peer}"
 
     def __repr__(self) -> str:
@@ -356,13 +360,13 @@ class Lifecycle(Visible):
     def _close(self) -> None:
         if self.login is not None:
             self.login.stop()
-            self.login = None
         self._stop_timers()
         self._request = self._late = b""
         if self.admission is not None:
             self.admission.leave()
         if self.context.config.log_disconnections:
             log.info("%s closing because: %s (age=%ds)", self, self._reason, int(self._loop.time() - self._since))
+        self.login = None
         self.transport.close()
         # A client that does not read would keep it open as long as it likes.
         self._linger = self._loop.call_later(_LINGER, self.transport.abort)

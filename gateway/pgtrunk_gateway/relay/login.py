@@ -44,8 +44,12 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.relay.context import Context
     from pgtrunk_gateway.relay.tally import Place
 
-__all__ = ["Admission", "Client", "SessionLogin"]
+__all__ = ["NOBODY", "Admission", "Client", "SessionLogin"]
 
+NOBODY: Final = "(nodb)/(nouser)"
+"""What the log has in place of names that are not known."""
+_SHOWN: Final = 63
+"""Characters of a name that the log shows before it is known to be one, as many as Postgres' names have."""
 _CONSOLE: Final = DatabaseConfig(name="pgbouncer")
 """As what the console counts, whatever the client calls it."""
 
@@ -124,6 +128,8 @@ class SessionLogin:
         self._place: Place | None = None
         self._pool: Pool | None = None
         """Whose first login at the server is waited for."""
+        self.asked = NOBODY
+        """Which database as which user, for the log."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="login")
         self.data_received = self._dialogue.data_received
 
@@ -198,6 +204,7 @@ class SessionLogin:
             return None
         self._negotiate(packet)
         user, database = wishes.names(packet.parameters)
+        self.asked = f"{database[:_SHOWN]}/{user[:_SHOWN]}"
         if database in CONSOLE_NAMES and self._context.console is not None:
             visit = await log_in_to_console(self._context, self._dialogue, packet.parameters, self._client.address)
             return self._count_visit(visit)

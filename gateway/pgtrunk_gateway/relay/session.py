@@ -77,9 +77,9 @@ class Session(Leasing):
     def visits(self, visit: Visit, rest: bytes, *, over: bool) -> None:
         """It has logged in to the console, which goes on with the transport; ``rest`` as above."""
         assert self.context.console is not None
-        self.login = None
         if self.context.config.log_connections:
             self._log_login(visit.database, visit.user)
+        self.login = None
         self.context.session_ends(self)
         self.context.console.enter(self, visit, rest, over=over)
 
