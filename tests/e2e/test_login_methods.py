@@ -7,12 +7,11 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import asyncpg
 import psycopg
 import pytest
 
 from helpers.certificates import CLIENT_AUTH, authority
-from helpers.roles import Roles
+from helpers.roles import Roles, log_in, refused
 from helpers.site import DATABASE, PASSWORD, USER
 from pgtrunk_gateway.auth import Derivation
 
@@ -36,20 +35,14 @@ def roles(site: Site) -> Iterator[Roles]:
         roles.close()
 
 
-async def login(
-    gateway: LocalGateway, user: str = THROUGH, password: str = "secret", way: Way = "tcp", **more: Any
-) -> str:
+async def login(gateway: LocalGateway, user: str = THROUGH, password: str = "secret", **more: Any) -> str:
     """Who is logged in, in Postgres."""
-    connection = await gateway.connect(way, user=user, password=password, **more)
-    return str(await connection.fetchval("SELECT current_user"))
+    return await log_in(gateway, user, password, **more)
 
 
 async def refusal(gateway: LocalGateway, user: str = THROUGH, password: str = "secret", **more: Any) -> tuple[str, str]:
     """SQLSTATE and message."""
-    with pytest.raises(asyncpg.PostgresError) as caught:
-        await login(gateway, user, password, **more)
-    error: Any = caught.value
-    return error.sqlstate, error.args[0]
+    return await refused(gateway, user, password, **more)
 
 
 def reconnect(gateway: LocalGateway) -> None:

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import asyncpg
+import pytest
 from psycopg import sql
 
 if TYPE_CHECKING:
+    from helpers.gateways import LocalGateway, Start, Way
     from helpers.site import Site
 
-__all__ = ["ASKER", "ASKERS_PASSWORD", "Roles"]
+__all__ = ["ASKER", "ASKERS_PASSWORD", "Roles", "begin", "log_in", "refused"]
 
 ASKER: Final = "asker"
 ASKERS_PASSWORD: Final = "may I?"
@@ -79,3 +82,23 @@ class Roles:
         for name in dict.fromkeys(self._names):
             self.execute("DROP OWNED BY {}", name)
             self.execute("DROP ROLE {}", name)
+
+
+async def begin(start: Start, roles: Roles, **settings: Any) -> LocalGateway:
+    """A gateway with auth_query, whose auth_file has the asker only."""
+    defaults = {"auth_user": ASKER, "auth_file": roles.userlist(**{ASKER: ASKERS_PASSWORD})}
+    return await start(**{**defaults, **settings})
+
+
+async def log_in(gateway: LocalGateway, user: str, password: str, way: Way = "tcp", **more: Any) -> str:
+    """Logs in -> who that is in Postgres."""
+    connection = await gateway.connect(way, user=user, password=password, **more)
+    return str(await connection.fetchval("SELECT current_user"))
+
+
+async def refused(gateway: LocalGateway, user: str, password: str, **more: Any) -> tuple[str, str]:
+    """A login that fails -> SQLSTATE and message."""
+    with pytest.raises(asyncpg.PostgresError) as caught:
+        await log_in(gateway, user, password, **more)
+    error: Any = caught.value
+    return error.sqlstate, error.args[0]

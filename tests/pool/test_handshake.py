@@ -151,6 +151,7 @@ def test_scram_out_of_turn(said: bytes) -> None:
 CLEAR = b.authentication_cleartext_password()
 SALTED = b.authentication_md5_password(b"salt")
 OFFER = b.authentication_sasl(["SCRAM-SHA-256"])
+NO_KEYS = "password is SCRAM secret but client authentication did not provide SCRAM keys"
 STORED = Derivation("secret", b"odd", 7).secret()
 KEYS = Derivation("secret", b"odd", 7).run()
 
@@ -186,8 +187,7 @@ def md5(data: bytes) -> bytes:
         (
             STORED,
             OFFER,
-            "cannot do SCRAM authentication: password is SCRAM secret but client authentication did not"
-            " provide SCRAM keys",
+            f"cannot do SCRAM authentication: {NO_KEYS}",
         ),
     ],
 )
