@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         expected = read_expected((HERE / "expected.txt").read_text().splitlines())
         plan = _plan(arguments)
+        # Now: what is tested is what is there when it begins.
+        arguments.commit = commit()
         outcomes = read_report(run(plan))
         again = _again(plan, expected, outcomes)
     except ConformanceError as error:
@@ -138,7 +140,7 @@ def _last(
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "tier": arguments.tier,
-        "commit": commit(),
+        "commit": arguments.commit,
         "suite": suite_version(plan.checkout),
         "postgres": postgres_version(plan.postgres),
         "counts": _counts(outcomes),
