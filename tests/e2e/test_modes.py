@@ -22,8 +22,7 @@ SESSION = {"pool_mode": "session", "default_pool_size": 1}
 
 
 async def backend_of(session: asyncpg.Connection) -> int:
-    pid: int = await session.fetchval("SELECT pg_backend_pid()")
-    return pid
+    return int(await session.fetchval("SELECT pg_backend_pid()") or 0)
 
 
 # -- session mode ----------------------------------------------------------------------------------------------------
@@ -71,6 +70,7 @@ async def test_what_a_session_leaves_is_gone_for_the_next(start: Start, pooled: 
         " (SELECT count(*) FROM pg_listening_channels()) AS channels, to_regclass('mine') AS mine,"
         " (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory') AS locks"
     )
+    assert left is not None
     assert left["work_mem"] != "1234kB"
     assert left["zone"] != "Asia/Tokyo"
     assert other.get_settings().TimeZone == left["zone"]

@@ -140,7 +140,7 @@ class Dispatcher:
         connection = _Connection()
         transport = await dial_like(backend.transport, backend.target, connection, self._tune)
         try:
-            while backend.is_setting:
+            while backend.is_setting:  # noqa: ASYNC110 - an event would cost every lease that has none of it
                 # What is cancelled is the client's request. Without its settings it would run under others.
                 await asyncio.sleep(_LOOK)
             if _is_over(backend, lease):

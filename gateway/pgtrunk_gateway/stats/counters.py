@@ -2,8 +2,8 @@
 
 Totals since the pool was made; averages are the business of whoever compares two copies. Every query comes by here, so
 it is plain integers and floats, reached by one attribute, and each is added to at one place only. What the pool counts
-anyway is not counted again: leases, which are PgBouncer's server assignments, are in its own counters. A series of pipelined
-requests counts as one query, as in PgBouncer: it is counted when nothing is owed any more. Pure: times are given.
+anyway is not counted again: leases, which are PgBouncer's server assignments, are in its own counters. A series of
+pipelined requests counts as one query, as in PgBouncer: when nothing is owed any more. Pure: times are given.
 """
 
 from __future__ import annotations
