@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from helpers.pools import NoteTaker, Server, answer
-from pgtrunk_gateway.errors import BackendRefused, BackendUnavailable, ShuttingDown
+from helpers.waiting import until
+from pgtrunk_gateway.errors import BackendRefused, BackendUnavailable, QueryWaitTimeout, ShuttingDown
 from pgtrunk_gateway.pool.accounts import Account
 from pgtrunk_gateway.pool.backend import BackendState
 
@@ -147,6 +148,11 @@ async def test_two_limits_are_both_kept_and_nobody_is_evicted_in_vain(monkeypatc
     # The user's only place is leased, so closing one in the database would not help.
     assert (beside.idle, server.logins) == (kept, [])
     assert "max_db_connections = 2 is reached. max_user_connections = 1 is reached." in pool.full
+    hasty = NoteTaker(pool)
+    hasty.wait(0.01)
+    await until(lambda: hasty.refused is not None)
+    assert isinstance(hasty.refused, QueryWaitTimeout)
+    assert "query_wait_timeout or max_db_connections and max_user_connections" in str(hasty.refused.hint)
     holder.give_back()
     await server.answer()
     assert asker.backend is not None

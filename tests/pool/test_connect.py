@@ -188,6 +188,8 @@ async def test_a_server_that_refuses() -> None:
         with pytest.raises(BackendRefused) as raised:
             await open_connection(server.target())
         assert (raised.value.sqlstate, raised.value.message) == ("3D000", 'database "shop" does not exist')
+        # A client that is somebody else in front of the gateway sees whose login it was.
+        assert raised.value.detail == "So the server answered the gateway's own login as user 'app'."
 
 
 async def test_a_server_that_hangs_up_while_keys_are_derived() -> None:

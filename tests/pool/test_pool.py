@@ -100,6 +100,7 @@ async def test_waiting_ends_with_words_when_its_time_is_up(monkeypatch: pytest.M
     assert isinstance(hasty.refused, QueryWaitTimeout)
     assert (hasty.refused.sqlstate, hasty.refused.severity) == ("53300", "ERROR")
     assert "1 of 1 backends, 1 of them in use; 1 more sessions wait" in str(hasty.refused.detail)
+    assert "default_pool_size" in str(hasty.refused.hint)
     assert patient.refused is None
     assert list(server.pool.waiting) == [patient]
     await server.pool.close(ShuttingDown())

@@ -106,7 +106,7 @@ class Handshake:
             raise BackendRefused(
                 fields.message,
                 sqlstate=fields.sqlstate,
-                detail=fields.detail or None,
+                detail=fields.detail or f"So the server answered the gateway's own login as user {self.target.user!r}.",
                 hint=fields.hint or None,
                 log=f"server login failed: {fields.severity} {fields.message}",
             )

@@ -161,10 +161,17 @@ class Pool(Stock):
         return QueryWaitTimeout(
             "query_wait_timeout: no backend became free in time",
             detail=detail + self.full + self.trouble,
-            hint="Raise query_wait_timeout or default_pool_size, or make transactions shorter.",
+            hint=self._remedy(),
             severity="ERROR",
             log="query_wait_timeout",
         )
+
+    def _remedy(self) -> str:
+        """What would spare sessions the wait, as a HINT."""
+        if self.trouble:
+            return "Mend what keeps the gateway from opening connections, or raise query_wait_timeout."
+        limits = [account.setting for account in self.accounts if account.excess] or ["default_pool_size"]
+        return f"Raise query_wait_timeout or {' and '.join(limits)}, or make transactions shorter."
 
     # -- the verbs -----------------------------------------------------------------------------------------------------
 
