@@ -32,7 +32,7 @@ OPTIONS = {
 async def unset(gateway: LocalGateway, names: tuple[str, ...] = tuple(OPTIONS)) -> dict[str, str | None]:
     """What a session has that asked for nothing."""
     async with await psycopg.AsyncConnection.connect(**gateway.conninfo("direct")) as direct:
-        row = await (await direct.execute(_showing(names))).fetchone()
+        row = await (await direct.execute(_showing(names).encode())).fetchone()
         assert row is not None
         return dict(zip(names, row, strict=True))
 
@@ -54,7 +54,9 @@ async def test_they_follow_their_session_and_no_other(start: Start, pooled: Way)
             (plain, none),
             (other, {**OPTIONS, "work_mem": "2345kB", "temp_tablespaces": None}),
         ):
-            assert dict(zip(names, await session.fetchrow(_showing(names)), strict=True)) == expected
+            row = await session.fetchrow(_showing(names))
+            assert row is not None
+            assert dict(zip(names, row, strict=True)) == expected
 
 
 async def test_libpqs_options(start: Start) -> None:
@@ -62,7 +64,7 @@ async def test_libpqs_options(start: Start) -> None:
     options = "-c lock_timeout=5s --statement-timeout=7s -cDateStyle=German,\\ YMD -c app.user=a\\ b"
     async with await psycopg.AsyncConnection.connect(**gateway.conninfo("tcp", options=options)) as session:
         names = ("lock_timeout", "statement_timeout", "DateStyle", "app.user")
-        row = await (await session.execute(_showing(names))).fetchone()
+        row = await (await session.execute(_showing(names).encode())).fetchone()
         assert row == ("5s", "7s", "German, YMD", "a b")
         assert session.info.parameter_status("DateStyle") == "German, YMD"
 
@@ -223,3 +225,16 @@ async def test_a_transaction_timeout_of_postgres(start: Start, pooled: Way) -> N
         await session.execute("SELECT pg_sleep(60)")
     plain = await gateway.connect(pooled)
     assert await plain.fetchval("SHOW transaction_timeout") == "0"
+
+
+async def test_a_reset_in_session_mode_brings_back_what_the_session_began_with(start: Start) -> None:
+    gateway = await start(default_pool_size=1, pool_mode="session")
+    settings = {"lock_timeout": "5s", "TimeZone": "Asia/Tokyo", "app.tenant": "seven"}
+    login = {**gateway.address("tcp"), "user": USER, "password": PASSWORD, "database": DATABASE, "ssl": False}
+    async with asyncpg.create_pool(**login, min_size=1, max_size=1, server_settings=settings) as pool:
+        for _ in range(3):
+            async with pool.acquire() as session:
+                for name, value in settings.items():
+                    assert await session.fetchval(f"SHOW {name}") == value
+                await session.execute("SET lock_timeout = '1s'; SET TimeZone = 'GMT'")
+                assert await session.fetchval("SHOW lock_timeout") == "1s"

@@ -334,7 +334,12 @@ async def test_a_database_that_moves_while_the_client_thinks() -> None:
     lobby = Lobby(auth_type="plain", users=USERS)
     await lobby.startup()
     asked: list[DatabaseConfig] = []
-    lobby.context.pool = cast("Any", lambda entry, user: asked.append(entry) or lobby.pool)
+
+    def pool(entry: DatabaseConfig, _: str) -> Any:
+        asked.append(entry)
+        return lobby.pool
+
+    lobby.context.pool = pool
     moved = DatabaseConfig(name="shop", host="192.0.2.7", pool_mode="session")
     reloaded(lobby, moved)
     assert kinds(await lobby.send(client.password(b"secret"))).endswith("KZ")

@@ -208,6 +208,32 @@ async def test_in_session_mode_they_are_made_once_and_a_reset_undoes_them() -> N
     assert flights(pair) == "QQ"
 
 
+@pytest.mark.parametrize("certain", [True, False])
+@pytest.mark.parametrize("command", [b"discard all", b"reset all"])
+async def test_in_session_mode_too_a_session_begins_anew_with_what_it_began_with(command: bytes, certain: bool) -> None:
+    pair = SessionPair(backends=1, terms=SESSION, certain=certain)
+    client = pair.connect(lock_timeout="5s", TimeZone="Asia/Tokyo")
+    shown(client)
+    for _ in range(2):
+        client.send(query(b"set lock_timeout = '9s'; set datestyle = 'german'"))
+        assert shown(client) == "9s"
+        assert client.send(query(command))[-1] == "ParameterStatus TimeZone=Asia/Tokyo"
+        flights(pair)
+        assert shown(client) == "5s"
+        assert shown(client, "timezone") == "Asia/Tokyo"
+        assert shown(client, "datestyle") == "ISO, MDY"
+        assert flights(pair) == "QQQQ"
+
+
+async def test_a_reset_in_a_transaction_is_made_up_for_when_it_is_over() -> None:
+    pair = SessionPair(backends=1, terms=SESSION)
+    client = pair.connect(lock_timeout="5s", TimeZone="Asia/Tokyo")
+    for command in (b"begin", b"reset all", b"insert into t values (1)", b"rollback"):
+        client.send(query(command))
+    assert shown(client) == "5s"
+    assert pair.store.tables == {}
+
+
 async def test_where_there_is_no_reset_the_next_session_undoes_them() -> None:
     pair = SessionPair(backends=1, terms=Terms(pool_mode="session", tracked=False))
     client, none = pair.connect(lock_timeout="5s"), pair.connect()

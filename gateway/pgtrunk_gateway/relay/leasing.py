@@ -38,6 +38,8 @@ class Leasing(Lifecycle):
     """The settings that it began with."""
     _certain = True
     """Whether the server is known to take the settings that the client wants."""
+    _undone = False
+    """Whether the backend that it keeps has lost settings that it began with, which it shall have again."""
 
     def _agree(self, terms: Terms) -> None:
         super()._agree(terms)
@@ -53,6 +55,7 @@ class Leasing(Lifecycle):
 
     def _begin_lease(self, backend: Backend) -> bytes:
         """What a new lease begins with -> the settings that have to be made, to be sent ahead of the request."""
+        self._undone = False
         if self._client_full:
             backend.pause_reading()
         if self.profile == backend.profile:
@@ -66,6 +69,11 @@ class Leasing(Lifecycle):
         backend.replies.asker = self.requests
         backend.replies.push(owed.Applying(self.profile[-1] or ""))
         return query(sql)
+
+    def _begins_anew(self, backend: Backend) -> bool:
+        """Whether settings that were undone in session mode have to be made now: between two transactions."""
+        replies = backend.replies
+        return replies.status == IDLE and not replies.queue and not self.requests.open
 
     def _send_settings_alone(self, settings: bytes, data: bytes, shape: int) -> None:
         """Postgres would refuse the login of a client with a wrong setting: nothing of its request may run under
@@ -121,6 +129,9 @@ class Leasing(Lifecycle):
             for name, value in changed(told, self.profile):
                 if name not in replies.shown:
                     self.transport.write(server.parameter_status(name, value))
+        if replies.undone or replies.restored:
+            # As in Postgres, where a reset goes back to the startup packet. Which of them it was is not known: all are.
+            self._undone = self.terms.keeps
         if not replies.in_step:
             backend.retire(OUT_OF_STEP)
         hidden = replies.hidden_error

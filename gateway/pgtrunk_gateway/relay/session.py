@@ -124,14 +124,14 @@ class Session(Leasing):
         assert backend is not None
         replies = backend.replies
         settings = b""
-        if fresh:
-            if self._client_full or self.profile is not backend.profile:
-                settings = self._begin_lease(backend)
-                if settings and not self._certain:
-                    self._send_settings_alone(settings, data, shape)
-                    return
-        elif self._turn_at:
+        if not fresh and self._turn_at:
             self._turn_ends()
+            fresh = self._undone and self._begins_anew(backend)
+        if fresh and (self._client_full or self.profile is not backend.profile):
+            settings = self._begin_lease(backend)
+            if settings and not self._certain:
+                self._send_settings_alone(settings, data, shape)
+                return
         self.stats.received += len(data)
         try:
             out = self.requests.plan(data, replies, shape)

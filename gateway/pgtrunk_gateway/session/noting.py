@@ -16,7 +16,8 @@ from pgtrunk_gateway.session.parameters import DIALECT, doubted
 __all__ = ["DISCARDED", "Noting"]
 
 DISCARDED: Final = b"DISCARD ALL\0"
-_SETTING: Final = frozenset({b"SET\0", b"RESET\0"})
+_RESET: Final = b"RESET\0"
+_SETTING: Final = frozenset({b"SET\0", _RESET})
 _RESETS: Final = (b"C\0\0\0\x0aRESET\0", b"C\0\0\0\x10" + DISCARDED)
 
 
@@ -34,6 +35,7 @@ class Noting(Cutting):
         "parameters_changed",
         "restored",
         "shown",
+        "undone",
     )
 
     def __init__(self, parameters: dict[str, str]) -> None:
@@ -60,6 +62,8 @@ class Noting(Cutting):
         """The parameters whose last ParameterStatus the session got."""
         self.restored: set[str] = set()
         """Those of them that RESET or DISCARD ALL brought back to what the backend began with."""
+        self.undone = False
+        """RESET or DISCARD ALL may have undone some of the :attr:`others`."""
         self.hidden_error: bytes | None = None
         """Body of an ErrorResponse to something hidden that the client has to hear of."""
 
@@ -99,6 +103,8 @@ class Noting(Cutting):
     def _settings_tag(self, tag: bytes) -> None:
         """A command with this tag has ended."""
         if tag == DISCARDED:
+            self.undone = True
             self._has("")
         elif tag in _SETTING and self.others:
+            self.undone = self.undone or tag == _RESET
             self._has(doubted(self.others))
