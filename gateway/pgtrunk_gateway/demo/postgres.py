@@ -61,8 +61,8 @@ class EmbeddedPostgres:
     """One PostgreSQL server on `host` and on a unix socket, with a superuser `postgres`.
 
     `max_connections`, `settings`: of postgresql.conf; `settings` override what is set here. `trust`: no passwords, else
-    scram-sha-256. `clients`: networks that may connect besides `host` itself. Can be stopped and started again on the same port and data; `close`, or the end of the `with`
-    statement, removes it.
+    scram-sha-256. `clients`: networks that may connect besides `host` itself. Can be stopped and started again on the
+    same port and data; `close`, or the end of the `with` statement, removes it.
     """
 
     user = "postgres"
