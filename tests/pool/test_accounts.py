@@ -299,3 +299,17 @@ async def test_many_pools_and_one_place_serve_all_in_turn(monkeypatch: pytest.Mo
     assert sorted(map(id, pools)) == sorted(map(id, [*server.pools, *server.pools]))
     assert server.account.count <= 1
     await server.close()
+
+
+async def test_a_backend_that_ends_by_itself_meanwhile_is_not_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where several have to go, the end of the first has its pool look at its others."""
+    server = Sharing(monkeypatch, 3, "one", "two")
+    await server.open(3, server.pools[0])
+    assert len(server.pools[0].idle) == 3
+    server.pools[0].idle[-1].expires = 0.0
+    server.account.change(1)
+    holder = server.asker(1)
+    await server.answer()
+    assert holder.backend is not None
+    holder.give_back()
+    await server.close()

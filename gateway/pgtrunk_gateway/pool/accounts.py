@@ -42,7 +42,7 @@ class Member(Protocol):
         ...
 
     def evict(self, backend: int) -> None:
-        """Closes the idle backend with this id."""
+        """Closes the idle backend with this id, if it is still there."""
 
     def maintain(self) -> None:
         """There may be room now."""

@@ -337,8 +337,9 @@ class Stock:
     # -- limits that it shares -----------------------------------------------------------------------------------------
 
     def evict(self, backend: int) -> None:
-        """Closes an idle backend for the sake of another pool."""
-        self.backends[backend].close("evicted")
+        """Closes an idle backend for the sake of another pool, unless it has ended with the one before it."""
+        if (victim := self.backends.get(backend)) is not None:
+            victim.close("evicted")
 
     def contend(self) -> None:
         """Others have begun, or ceased, to be blocked by a limit that it shares."""
