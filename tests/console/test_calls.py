@@ -71,6 +71,24 @@ def test_what_is_no_command(sql: str) -> None:
     assert caught.value.message == f"invalid command '{sql}', use SHOW HELP;"
 
 
+@pytest.mark.parametrize(
+    ("sql", "hint"),
+    [
+        ("SHOW pool", "Did you mean SHOW POOLS?"),
+        ("SHOW STAT", "Did you mean SHOW STATS?"),
+        ("help", "Did you mean SHOW HELP?"),
+        ("POOLS;", "Did you mean SHOW POOLS?"),
+        ("relaod", "Did you mean RELOAD?"),
+        ("SELECT n.nspname FROM pg_namespace n", "This is the gateway's console, which has commands of its own"),
+        ("x" * 1_000_000, "This is the gateway's console, which has commands of its own"),
+    ],
+)
+def test_what_was_likely_meant(sql: str, hint: str) -> None:
+    with pytest.raises(InvalidCommand) as caught:
+        read(sql)
+    assert str(caught.value.hint).startswith(hint)
+
+
 @pytest.mark.parametrize("sql", ["PAUSE " + "a" * 64, "SET " + "a" * 64 + " = b", "SET a = '" + "b" * 256 + "'"])
 def test_arguments_that_are_too_long(sql: str) -> None:
     with pytest.raises(GatewayError, match="bad arguments") as caught:

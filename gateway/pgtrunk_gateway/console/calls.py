@@ -5,6 +5,7 @@ PgBouncer's order of complaints: the grammar first, then the name, then whether 
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -102,8 +103,8 @@ def _call(statement: Statement) -> Call:
             return _show(statement)
         case word if word in VERBS:
             return _act(VERBS[word], rest, statement)
-        case _:
-            raise invalid(statement.source)
+        case word:
+            raise invalid(statement.source, _nearest(word, {**_shows(), **{verb: verb for verb in VERBS}}))
 
 
 def _show(statement: Statement) -> Call:
@@ -113,8 +114,18 @@ def _show(statement: Statement) -> Call:
     if name.upper() == "HELP":
         return Help()
     if name.upper() not in SHOWS:
-        raise invalid(statement.source)
+        raise invalid(statement.source, _nearest(name.upper(), _shows()))
     return Look(SHOWS[name.upper()])
+
+
+def _shows() -> dict[str, str]:
+    return {name: f"SHOW {name}" for name in ("HELP", *SHOWS)}
+
+
+def _nearest(word: str, commands: Mapping[str, str]) -> str | None:
+    """The command that was likely meant, of those by the word that people take for them."""
+    near = difflib.get_close_matches(word[:_MAX_ARGUMENT], commands, n=1, cutoff=0.7)
+    return commands[near[0]] if near else None
 
 
 def _act(verb: Verb, rest: Sequence[Word], statement: Statement) -> Call:

@@ -17,6 +17,7 @@ __all__ = ["Mark", "Statement", "Word", "invalid", "statements"]
 
 _SHOWN: Final = 100
 """Characters of a statement that an error repeats."""
+_NO_SQL: Final = "This is the gateway's console, which has commands of its own, and no tables."
 _TOKEN: Final = re.compile(
     r"""
     (?P<skip> \s+ | --[^\n]* | /\*.*?\*/ )
@@ -69,12 +70,13 @@ def statements(sql: str) -> Iterator[Statement]:
         yield Statement(tuple(words), sql[begin:])
 
 
-def invalid(source: str) -> InvalidCommand:
-    """The error for a statement that is none."""
+def invalid(source: str, meant: str | None = None) -> InvalidCommand:
+    """The error for a statement that is none; ``meant`` is the command that is nearest to it."""
     source = source.strip()
     if len(source) > _SHOWN:
         source = source[: _SHOWN - 3] + "..."
-    return InvalidCommand(f"invalid command '{source}', use SHOW HELP;")
+    hint = _NO_SQL if meant is None else f"Did you mean {meant}?"
+    return InvalidCommand(f"invalid command '{source}', use SHOW HELP;", hint=hint)
 
 
 def _word(token: re.Match[str]) -> Word:
