@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from pgtrunk.wire import backend as server
 from pgtrunk.wire import frontend as client
 from pgtrunk.wire.framing import messages
 from pgtrunk.wire.startup import StartupMessage
+from pgtrunk_gateway.errors import LookupFailed
 from pgtrunk_gateway.relay.visiting import peer_uid
 
 
@@ -100,6 +102,26 @@ async def test_others_do(extra: dict[str, Any]) -> None:
 async def test_the_owner_by_another_name_is_nobody() -> None:
     room = Room(auth_type="scram-sha-256", users=USERS)
     assert kinds(await startup(room, "root", **unix())) == "R"
+    await room.end()
+
+
+async def test_whom_nobody_can_look_up_is_asked_like_all_others() -> None:
+    """The console has no users to ask for. Who is not in auth_file must not hear of that at once."""
+    room = Room(auth_type="scram-sha-256", users=USERS, auth_user="asker")
+
+    async def lookup(entry: object, user: str) -> None:
+        raise LookupFailed
+
+    room.context.lookup = lookup
+    assert kinds(await startup(room, "app")) == kinds(await startup(room, "nobody")) == "R"
+    room.context.config = replace(room.context.config, auth_dbname="users")
+    assert error(await startup(room, "nobody")).message == "bouncer config error"
+    await room.end()
+
+
+async def test_trust_lets_in_only_whom_somebody_knows() -> None:
+    room = Room(auth_user="asker")
+    assert error(await startup(room, "boss")).message == "no such user"
     await room.end()
 
 

@@ -61,10 +61,15 @@ async def log_in_to_console(
     admin = user in OWNERS and peer_uid(dialogue.transport) == os.getuid()
     if not admin:
         if context.config.auth_type != "any":
-            # Who auth_query knows is looked up as for a database that has no settings of its own.
-            user = (await authenticate(context, dialogue, user, address, DatabaseConfig(name=database))).user
+            user = (await authenticate(context, dialogue, user, address, _entry(context.config, database))).user
         admin = _is_admin(context.config, user)
     return Visit(user, database, admin=admin, application_name=packet.get("application_name", ""))
+
+
+def _entry(config: Config, database: str) -> DatabaseConfig | None:
+    """For auth_query it is a database without settings of its own; None where auth_dbname names no other to ask in."""
+    entry = DatabaseConfig(name=database)
+    return None if config.resolve_auth_dbname(entry) == database else entry
 
 
 def _is_admin(config: Config, user: str) -> bool:
