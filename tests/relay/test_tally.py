@@ -34,10 +34,11 @@ def test_max_client_conn_counts_who_logs_in_too() -> None:
 @pytest.mark.parametrize("key", ["max_db_client_connections", "max_user_client_connections"])
 def test_as_many_as_the_limit_and_not_one_more(key: str) -> None:
     tally = Tally()
-    settled(tally, **{key: 2})
-    settled(tally, **{key: 2})
+    limits: dict[str, Any] = {key: 2}
+    settled(tally, **limits)
+    settled(tally, **limits)
     with pytest.raises(TooManyConnections) as caught:
-        settled(tally, **{key: 2})
+        settled(tally, **limits)
     assert caught.value.message == f"client connections exceeded ({key})"
     assert (caught.value.sqlstate, caught.value.detail) == ("53300", f"{key} = 2.")
     assert (tally.databases, tally.users) == ({"shop": 2}, {"app": 2})
