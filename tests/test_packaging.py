@@ -100,7 +100,7 @@ def test_the_client_alone_needs_three_packages(metadata: Message) -> None:
 
 
 def test_the_extras_are_those_in_the_documents(metadata: Message) -> None:
-    assert set(metadata.get_all("Provides-Extra", ())) == {"gateway", "demo", "dev"}
+    assert set(metadata.get_all("Provides-Extra", ())) == {"gateway", "demo", "wan", "dev"}
 
 
 def test_each_command_leads_to_a_function_in_the_wheel(wheel: zipfile.ZipFile) -> None:
