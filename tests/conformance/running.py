@@ -135,10 +135,11 @@ def _pytest(plan: Run, folder: GuardedFolder, python: Path) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Asks first: the suite's own way out stops its PostgreSQL, which is in no group of ours."""
+    """Asks first: the suite's own way out stops its PostgreSQL, which is in no group of ours. Of its poolers it forgets
+    those that did not come up in time."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_STOP)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
