@@ -241,6 +241,22 @@ async def test_a_timeout_that_is_set_while_it_is_already_too_late() -> None:
     pair.finish_cancels()
 
 
+@pytest.mark.parametrize("before", [Terms(), Terms(transaction_timeout=LONG), Terms(query_timeout=LONG)])
+async def test_a_timeout_that_is_set_is_not_counted_from_the_login(before: Terms) -> None:
+    """When somebody without it has asked last, or begun to rest, need not have been noted."""
+    pair = SessionPair(backends=2, terms=before)
+    idle, busy = pair.connect(), pair.connect()
+    await asyncio.sleep(0.3)
+    assert idle.send(query(b"select 1"))[-1] == "ReadyForQuery I"
+    busy.send(SLEEP)
+    for client in (idle, busy):
+        agree(client, Terms(client_idle_timeout=0.25, query_timeout=0.25))
+    await asyncio.sleep(0.05)
+    assert (idle.session.state, busy.session.state) == (State.IDLE, State.LEASED)
+    await until(lambda: State.CLOSED is idle.session.state is busy.session.state)
+    pair.finish_cancels()
+
+
 async def test_a_timeout_that_is_raised_or_switched_off() -> None:
     pair = SessionPair(backends=1, terms=Terms(client_idle_timeout=0.05, query_timeout=0.05))
     client = pair.connect()

@@ -78,11 +78,14 @@ class Pacing(asyncio.Protocol):
 
     def _agree(self, terms: Terms) -> None:
         """These are its terms from now on; what is going on is measured by them as well."""
-        self.terms = terms
-        self._particular = terms.particular
+        before, self.terms = self.terms, terms
         now = self._time()
-        self._asked_at = self._asked_at or now
-        self._idle_at = self._idle_at or now
+        # What nobody needed has not been noted, and begins now.
+        if terms.query_timeout and not before.query_timeout:
+            self._asked_at = now
+        if not self._particular:
+            self._idle_at = now
+        self._particular = terms.particular
         for timer in self._timers:
             timer.stop()
             timer.start()
