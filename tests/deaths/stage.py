@@ -199,7 +199,9 @@ class Stage(AsyncExitStack):
 
     async def replace_gateway(self) -> None:
         """A new gateway in the place of the one that died."""
-        self._holder = None
+        if self._holder is not None:
+            self._holder.terminate()
+            self._holder = None
         await self._start_gateway(quic_listen_port=self.port)
 
     async def no_trace(self) -> None:
