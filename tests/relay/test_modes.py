@@ -160,6 +160,19 @@ async def test_notifications_reach_the_session_that_keeps_the_backend() -> None:
     assert other.read() == []
 
 
+async def test_without_a_reset_query_notifications_end_with_session_mode() -> None:
+    pair = SessionPair(backends=1, terms=Terms(pool_mode="session", tracked=False))
+    client = pair.connect()
+    client.send(query(b"select 1"))
+    switch(client, TRANSACTION)
+    pair.terms = TRANSACTION
+    other = pair.connect()
+    other.send(query(b"begin"))
+    pair.answer(pair.links[0], NOTIFICATION)
+    pair.pump()
+    assert (client.read(), other.read()) == ([], [])
+
+
 async def test_settings_are_made_once() -> None:
     pair = session_pair()
     client = pair.connect(TimeZone="Asia/Tokyo")

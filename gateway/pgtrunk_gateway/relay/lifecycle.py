@@ -296,6 +296,7 @@ class Lifecycle(Visible):
         reset = self._take_reset()
         if self.requests.keeps:
             self.requests.keep(False, tracked=self.terms.tracked)
+            backend.replies.notifies = False
         if reset is None:
             backend.release()
         else:
