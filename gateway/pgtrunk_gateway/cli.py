@@ -11,6 +11,8 @@ import asyncio
 import contextlib
 import logging
 import os
+import platform
+import ssl
 import sys
 from collections.abc import Coroutine, Iterator, Sequence
 from importlib.metadata import version
@@ -106,8 +108,20 @@ async def _serve(loaded: Loaded, open_log: OpenLog) -> None:
     signals = catch_signals()
     notifier = Notifier(os.environ)
     async with Gateway(loaded, open_log) as gateway:
+        _log_start()
         notifier.ready()
         await serve_until_stopped(gateway, signals, notifier)
+
+
+def _log_start() -> None:
+    """In PgBouncer's words, with what a report of a fault has to name."""
+    loop = type(asyncio.get_running_loop()).__module__.partition(".")[0]
+    log.info(
+        "process up: pgtrunk-gateway %s, Python %s (%s), tls: %s",
+        version("pgtrunk"), platform.python_version(), loop, ssl.OPENSSL_VERSION,
+    )  # fmt: skip
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        log.warning("running as root, which is not needed: set the key user, or start with -u")
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:

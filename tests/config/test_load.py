@@ -119,7 +119,8 @@ def test_the_last_of_several_wins() -> None:
 
 
 def test_both_names_of_the_main_section_are_one_section() -> None:
-    write("pgbouncer.ini", DATABASES + "[pgbouncer]\nauth_file = users.txt\npool_mode = transaction\nlisten_port = 1\n")
+    settings = "auth_file = users.txt\nauth_type = md5\npool_mode = transaction\nlisten_port = 1\n"
+    write("pgbouncer.ini", DATABASES + "[pgbouncer]\n" + settings)
     loaded = load_text("%include pgbouncer.ini\n[pgtrunk]\nlisten_port = 2\nshutdown_timeout = 3\n")
     assert (loaded.config.listen_port, loaded.config.shutdown_timeout) == (2, 3.0)
     assert loaded.remarks == ()
@@ -369,11 +370,13 @@ def test_one_remark_per_key_however_often_it_is_set() -> None:
     ]
 
 
-def test_a_pgbouncer_file_without_pool_mode_is_told_of_the_other_default() -> None:
+def test_a_pgbouncer_file_is_told_of_defaults_that_are_others_here() -> None:
     text = MINIMAL.replace("[pgtrunk]", "[pgbouncer]")
-    remark = "g.ini:3: pool_mode: not set, which is session in PgBouncer, and transaction here"
-    assert remarks_of(text) == [(remark, True)]
-    assert remarks_of(text + "pool_mode = transaction\n") == []
+    pool_mode = "g.ini:3: pool_mode: not set, which is session in PgBouncer, and transaction here"
+    auth_type = "g.ini:3: auth_type: not set, which is md5 in PgBouncer, and scram-sha-256 here"
+    assert remarks_of(text) == [(pool_mode, True), (auth_type, True)]
+    assert remarks_of(text + "pool_mode = transaction\n") == [(auth_type, True)]
+    assert remarks_of(text + "pool_mode = transaction\nauth_type = md5\n") == []
 
 
 def test_trust_without_a_list_of_users() -> None:

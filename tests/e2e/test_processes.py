@@ -63,11 +63,13 @@ def test_start_and_end(site: Site) -> None:
     for words in (
         "listening on quic",
         "listening on unix",
+        "process up: pgtrunk-gateway ",
         "login attempt: db=e2e user=app tls=no front=tcp",
         "new connection",
     ):
         assert words in told
     assert "closing because: client close request (age=" in told
+    assert ("running as root" in told) == (os.geteuid() == 0)
     assert PASSWORD not in gateway.said
     assert "Traceback" not in gateway.said
 

@@ -34,6 +34,8 @@ SECRET = ("auth_file", "client_tls_key_file", "quic_key_file", "server_tls_key_f
 NEEDS_USERS = ("plain", "md5", "scram-sha-256")
 VERIFY = ("verify-ca", "verify-full")
 TLS_ONLY = ("require", *VERIFY)
+OTHER_DEFAULTS = {"pool_mode": "session", "auth_type": "md5"}
+"""PgBouncer's defaults, where they are not ours."""
 RESERVED = "pgbouncer"  # the admin console's database
 NEEDS_CERTIFICATE = ("quic_key_file", "quic_client_ca_file", "quic_listen_addr", "quic_listen_port")
 
@@ -167,11 +169,7 @@ class Checks:
 
     def remarks(self) -> Iterator[Remark]:
         """What differs from PgBouncer or from what was likely meant, and secrets that lie open."""
-        header = self.reading.main_section
-        if header is not None and header.name == "pgbouncer" and "pool_mode" not in self.reading.main:
-            yield Remark(
-                header.source, "pool_mode: not set, which is session in PgBouncer, and transaction here", serious=True
-            )
+        yield from self._other_defaults()
         if self.config.auth_type == "trust" and self.config.auth_file is None:
             yield Remark(
                 self.at("auth_type"), "auth_type: trust without auth_file lets every user name in", serious=True
@@ -196,6 +194,17 @@ class Checks:
             if "password" in entry.values and "user" not in entry.values:
                 yield Remark(entry.source, f"{label}: password: not used without user=", serious=True)
         yield from self._open_secrets()
+
+    def _other_defaults(self) -> Iterator[Remark]:
+        """What a file that was written for PgBouncer leaves to a default that is another one here."""
+        header = self.reading.main_section
+        if header is None or header.name != "pgbouncer":
+            return
+        for key, theirs in OTHER_DEFAULTS.items():
+            if key not in self.reading.main:
+                ours = getattr(self.config, key)
+                message = f"{key}: not set, which is {theirs} in PgBouncer, and {ours} here"
+                yield Remark(header.source, message, serious=True)
 
     def _open_secrets(self) -> Iterator[Remark]:
         entries = self.reading.entries["databases"].values()
