@@ -238,3 +238,19 @@ async def test_a_reset_in_session_mode_brings_back_what_the_session_began_with(s
                     assert await session.fetchval(f"SHOW {name}") == value
                 await session.execute("SET lock_timeout = '1s'; SET TimeZone = 'GMT'")
                 assert await session.fetchval("SHOW lock_timeout") == "1s"
+
+
+async def test_a_role_survives_another_sessions_authorization(start: Start, pooled: Way) -> None:
+    """What names the same user changes no right, but undoes the role."""
+    gateway = await start(default_pool_size=1)
+    gateway.site.admin.execute("CREATE ROLE lent")
+    gateway.site.admin.execute("GRANT lent TO app")
+    try:
+        both = await gateway.connect(pooled, server_settings={"role": "lent", "session_authorization": USER})
+        one = await gateway.connect(pooled, server_settings={"role": "lent"})
+        plain = await gateway.connect(pooled)
+        for _ in range(2):
+            for session, user in ((both, "lent"), (one, "lent"), (both, "lent"), (plain, USER)):
+                assert await session.fetchval("SELECT current_user") == user
+    finally:
+        gateway.site.admin.execute("DROP ROLE lent")

@@ -171,6 +171,23 @@ def test_others_are_packed_and_unpacked(others: dict[str, str | None]) -> None:
         # Others may need the rights that the login has.
         ({"role": "a", "b": "1"}, {"work_mem": "1"}, 'RESET "role";RESET "b";SET "work_mem"=\'1\''),
         ({}, {"role": "a", "work_mem": "1"}, "SET \"work_mem\"='1';SET \"role\"='a'"),
+        # Whose session it is decides first: to change that undoes a role.
+        (
+            {},
+            {"role": "a", "session_authorization": "b"},
+            "SET \"session_authorization\"='b';SET \"role\"='a'",
+        ),
+        (
+            {"role": "a", "session_authorization": "b"},
+            {"role": "a"},
+            'RESET "session_authorization";SET "role"=\'a\'',
+        ),
+        (
+            {"role": "a"},
+            {"role": "a", "session_authorization": "b"},
+            "SET \"session_authorization\"='b';SET \"role\"='a'",
+        ),
+        ({"role": "a", "session_authorization": "b"}, {}, 'RESET "role";RESET "session_authorization"'),
     ],
 )
 def test_what_is_not_reported_is_set_and_reset(
@@ -195,3 +212,9 @@ def test_one_value_of_many() -> None:
     changed_one = with_value(profile(BASE, "o"), "TimeZone", "UTC")
     assert list(changed(profile(BASE), changed_one)) == [("TimeZone", "UTC")]
     assert changed_one[-1] == "o"
+
+
+def test_an_encoding_that_is_none_is_not_sent_as_it_is() -> None:
+    """The backend reads it in the encoding of whoever used it last, in which a backslash may be half a character."""
+    wanted = profile(BASE | {"client_encoding": "\udc81\\", "application_name": "\udc81\\"})
+    assert apply(profile(BASE), wanted).isascii()

@@ -51,8 +51,11 @@ TRACKED = (
 
 _LISTS: Final = frozenset({"search_path", "temp_tablespaces", "local_preload_libraries", "session_preload_libraries"})
 """Their value is a list of names, which SET would take for one name. (No extension may have such a setting.)"""
-_IDENTITIES: Final = ("role", "session_authorization")
-"""Set last, for others may need the rights of the login; and they may be refused any day."""
+_ROLE: Final = "role"
+_AUTHORIZATION: Final = "session_authorization"
+_IDENTITIES: Final = (_AUTHORIZATION, _ROLE)
+"""Set last, for others may need the rights of the login; and they may be refused any day. Setting or resetting the
+first, even to what it is, undoes the second."""
 _ENCODING = TRACKED.index("client_encoding")
 DIALECT: Final = ("client_encoding", "standard_conforming_strings", "DateStyle", "IntervalStyle", "TimeZone")
 """They decide what a text means when it is parsed."""
@@ -154,6 +157,9 @@ def apply(current: Profile, wanted: Profile) -> bytes:
     prefix). What is sent behind must not run with what the last session had: it finds a transaction that has failed.
     """
     encoding = wanted[_ENCODING] or "UTF8"
+    if not encoding.isascii():
+        # There is none; and the backend reads this in that of whoever used it last, where it could mean anything.
+        encoding = "UTF8"
     commands = [
         _assignment(name, after, encoding)
         for name, before, after in zip(TRACKED, current, wanted, strict=False)
@@ -170,10 +176,15 @@ def _others(current: dict[str, str | None], wanted: dict[str, str | None], encod
     # An identity goes first and comes last: what is between is done with the rights of the login.
     ordered = sorted(current.keys() - wanted.keys(), key=lambda name: (name not in _IDENTITIES, name))
     yield from (f"RESET {_identifier(name)}" for name in ordered)
-    for name in sorted(wanted, key=lambda name: (name in _IDENTITIES, name)):
+    lost = {_ROLE} if current.get(_AUTHORIZATION) != wanted.get(_AUTHORIZATION) else set()
+    for name in sorted(wanted, key=_identities_last):
         value = wanted[name]
-        if value is not None and (name not in current or current[name] != value):
+        if value is not None and (name in lost or name not in current or current[name] != value):
             yield _assignment(name, value, encoding)
+
+
+def _identities_last(name: str) -> tuple[int, str]:
+    return (_IDENTITIES.index(name) + 1 if name in _IDENTITIES else 0), name
 
 
 def _assignment(name: str, value: str, encoding: str) -> str:
