@@ -175,3 +175,8 @@ def test_nothing_but_protocol_violations_and_no_change_of_mind(data: bytes) -> N
     if known and not isinstance(known[0], str):
         _, length = known[0]
         assert length == len(outcomes) - len(known)
+
+
+def test_a_name_in_another_encoding_is_sent_as_it_is() -> None:
+    """auth_query may find such a user, who then logs in at Postgres."""
+    assert b"user\0caf\xe9\0" in StartupMessage(parameters={"user": "caf\udce9"}).encode()

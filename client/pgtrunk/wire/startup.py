@@ -50,8 +50,13 @@ class StartupMessage:
 
     def encode(self) -> bytes:
         pairs = (*self.parameters.items(), *self.options.items())
-        body = b"".join(k.encode() + b"\0" + v.encode() + b"\0" for k, v in pairs) + b"\0"
+        body = b"".join(_octets(k) + b"\0" + _octets(v) + b"\0" for k, v in pairs) + b"\0"
         return _HEAD.pack(len(body) + 8, self.protocol) + body
+
+
+def _octets(text: str) -> bytes:
+    # A name that a server has given need not be UTF-8: its octets are kept as surrogates.
+    return text.encode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True, slots=True)
