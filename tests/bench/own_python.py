@@ -36,6 +36,7 @@ bench = host=127.0.0.1 port={port} user=bench
 listen_addr = 127.0.0.1
 listen_port = 0
 auth_type = any
+server_tls_sslmode = disable
 default_pool_size = 1
 """
 _PATIENCE = 10.0

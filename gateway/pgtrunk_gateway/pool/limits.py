@@ -49,5 +49,5 @@ class PoolLimits:
     """After how long an idle backend is looked at, at the earliest; infinity: never. Looked up at each release."""
 
     def __post_init__(self) -> None:
-        times = [self.idle_timeout, self.check_delay if self.check_query is not None else 0.0]
+        times = [self.idle_timeout, self.lifetime, self.check_delay if self.check_query is not None else 0.0]
         object.__setattr__(self, "soonest", min((time for time in times if time), default=float("inf")))

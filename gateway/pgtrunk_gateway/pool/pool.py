@@ -90,14 +90,11 @@ class Pool(Stock):
                 return
         backend.holder = None
         self._keep(backend)
-        if self._timer is None or self._is_late(now):
+        if now + self.limits.soonest < self._wakes_at:
+            # There is no timer, or it was set when there were no more backends than the minimum.
             self._maintain()
         if self._observed:
             self._tell_observers()
-
-    def _is_late(self, now: float) -> bool:
-        # The timer may have been set when there were no more backends than the minimum, for the end of their lifetime.
-        return self._timer is not None and now + self.limits.soonest < self._timer.when()
 
     def _hinder(self, backend: Backend, checked: bool) -> bool:
         """Whether something else becomes of a free backend than being given away."""

@@ -91,6 +91,8 @@ class Stock:
         self._backoff = Backoff()
         """For what is this login's fault alone."""
         self._timer: asyncio.TimerHandle | None = None
+        self._wakes_at = float("inf")
+        """When the timer rings."""
         self._closed = False
         self._paused = False
         self._hindered = False
@@ -225,9 +227,11 @@ class Stock:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(at, self._woken)
+        self._wakes_at = at
 
     def _woken(self) -> None:
         self._timer = None
+        self._wakes_at = float("inf")
         self._maintain()
 
     def _check(self, backend: Backend) -> None:
