@@ -144,3 +144,21 @@ async def test_the_server_is_asked_no_more_when_nobody_waits(monkeypatch: pytest
     await asyncio.sleep(0.05)
     assert server.begun == begun
     await server.close()
+
+
+async def test_a_fault_of_ours_is_a_failure_like_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody waits for ever for a connection that nobody opens any more."""
+    server = Neighbours(monkeypatch)
+    pool, holder = server.pools[0], NoteTaker(server.pools[0])
+    holder.wait()
+    await server.settle()
+    server.logins[0].set_exception(ValueError("a fault"))
+    await server.settle()
+    assert (pool.connecting, pool.counters.failed) == (0, 1)
+    assert "ValueError: a fault" in caplog.text
+    await until(lambda: bool(server.logins))
+    await server.answer()
+    assert holder.backend is not None
+    await server.close()

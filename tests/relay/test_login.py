@@ -346,3 +346,20 @@ async def test_a_database_that_moves_while_the_client_thinks() -> None:
     assert set(asked) == {moved}
     assert lobby.session.terms.pool_mode == "session"
     await lobby.end()
+
+
+# -- a fault of ours ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_fault_ends_this_login_and_leaves_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    lobby = Lobby()
+
+    def broken(entry: DatabaseConfig, user: str) -> Any:
+        raise ValueError("a fault")
+
+    lobby.context.pool = broken
+    assert error(await lobby.startup()).message == "internal error"
+    assert lobby.session.state is State.CLOSED
+    assert lobby.context.admitted == 0
+    assert "ValueError: a fault" in caplog.text
+    await lobby.end()

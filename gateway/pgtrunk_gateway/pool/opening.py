@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
-from pgtrunk_gateway.errors import GatewayError
+from pgtrunk_gateway.errors import BackendUnavailable, GatewayError
 from pgtrunk_gateway.pool.connect import Deriver, Opened, SocketTuner, log_in
 
 if TYPE_CHECKING:
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.pool.target import Target
 
 __all__ = ["Opening"]
+
+log = logging.getLogger(__name__)
 
 
 class Opening:
@@ -44,6 +48,7 @@ class Opening:
         """Opens one, within ``timeout`` seconds (0: no limit). It counts from now on."""
         task = self._loop.create_task(self._open(target, host, timeout), name=f"open {self._name}")
         self._tasks[task] = host
+        task.add_done_callback(partial(self._ended, self._loop.time()))
         host.begins(task)
 
     def give_up(self) -> int:
@@ -59,6 +64,14 @@ class Opening:
     async def ended(self) -> None:
         """Returns when what was given up has left nothing."""
         await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _ended(self, began: float, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or (fault := task.exception()) is None:
+            return
+        # A fault of ours. Who waits for this connection shall wait no longer than for any other that fails.
+        log.error("%s: a connection to the server could not be opened", self._name, exc_info=fault)
+        if self._tasks.pop(task, None) is not None:
+            self._failed(BackendUnavailable("internal error"), began, task)
 
     async def _open(self, target: Target, host: Host, timeout: float) -> None:
         task = asyncio.current_task()

@@ -10,6 +10,7 @@ writes and waits.
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -22,6 +23,7 @@ from pgtrunk_gateway.errors import (
     BackendUnavailable,
     CannotConnectNow,
     GatewayError,
+    InternalError,
     LoginTimeout,
     NoSuchDatabase,
     ProtocolError,
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.relay.tally import Place
 
 __all__ = ["NOBODY", "Admission", "Client", "SessionLogin"]
+
+log = logging.getLogger(__name__)
 
 NOBODY: Final = "(nodb)/(nouser)"
 """What the log has in place of names that are not known."""
@@ -131,6 +135,7 @@ class SessionLogin:
         self.asked = NOBODY
         """Which database as which user, for the log."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="login")
+        self._task.add_done_callback(self._ended)
         self.data_received = self._dialogue.data_received
 
     @property
@@ -177,6 +182,15 @@ class SessionLogin:
         self._uncount()
         self._context.counters.refused += 1
         self._client.fail(error)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or (fault := task.exception()) is None:
+            return
+        # A fault of ours: it ends this login, and is logged with all that is known.
+        log.error("%s the login failed", self._client, exc_info=fault)
+        self._uncount()
+        self._context.counters.refused += 1
+        self._client.fail(InternalError())
 
     def _succeeded(self, outcome: Admission | Visit | None) -> None:
         if isinstance(outcome, Visit):
