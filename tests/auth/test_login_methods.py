@@ -162,6 +162,17 @@ def test_the_limiter_is_asked_again_before_a_password_is_looked_at(auth_type: Au
     assert isinstance(dialogue.error, TooManyFailures)
 
 
+@pytest.mark.parametrize("user", ["scram", "unknown"])
+def test_the_limiter_is_asked_once_more_after_a_derivation(user: str) -> None:
+    """Of logins that were begun together, each password would be looked at otherwise: derivations take their time."""
+    delays = iter([0.0, 0.0])
+    users = Userlist({"scram": SCRAM})
+    policy = LoginPolicy(auth_type="plain", userlist=users, mock_key=KEY, iterations=ITERATIONS)
+    dialogue = Dialogue(Login(policy, user, nonce=NONCE, retry_after=lambda: next(delays, 1.0)), "secret")
+    dialogue.run()
+    assert isinstance(dialogue.error, TooManyFailures)
+
+
 # -- those who do not exist ------------------------------------------------------------------------------------------
 
 

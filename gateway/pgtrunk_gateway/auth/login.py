@@ -249,6 +249,8 @@ class Login:
         return State.CHECKING, tuple(Derive(derivation) for _, derivation in derivable)
 
     def _check_password(self, keys: ScramKeys) -> _Step:
+        # Others may have failed while it was derived.
+        self._check_failures()
         secret = self._candidates.pop(0)
         if hmac.compare_digest(keys.stored_key, secret.stored_key):
             return self._judge(fits=True, proved=secret, keys=keys)
