@@ -90,10 +90,11 @@ class Reloader:
         else:
             for warning in self._gateway.context.tls.warnings:
                 log.warning("%s", warning)
-        for commit in commits:
-            commit()
         changes = diff(self._gateway.loaded.config, config)
         self._commit(loaded, userlist)
+        # Behind it: some look into the configuration that is in force.
+        for commit in commits:
+            commit()
         if output is not None:
             output.install()
         for change in changes.settings:

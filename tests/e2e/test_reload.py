@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
@@ -190,6 +191,18 @@ def test_a_faulty_reload_changes_nothing(site: Site) -> None:
         gateway.until_logged("WARNING listen_backlog: 128 -> 5 needs a restart")
         gateway.until_logged("LOG query_wait_timeout: 7 -> 8")
         assert session.execute("SELECT 1").fetchone() == (1,)
+
+
+async def test_options_of_tcp_count_for_the_next_client(start: Start) -> None:
+    gateway = await start(tcp_keepalive=1)
+    for value in (True, False, True):
+        gateway.gateway.operations.set("tcp_keepalive", str(int(value)))
+        session = await gateway.connect("tcp")
+        (front_end,) = gateway.gateway.context.sessions
+        sock = front_end.transport.get_extra_info("socket")
+        assert bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)) is value
+        await session.close()
+        await until(lambda: not gateway.gateway.context.sessions)
 
 
 @pytest.mark.parametrize(
