@@ -129,7 +129,7 @@ class LoginTimeout(GatewayError):
 
 
 class LookupFailed(GatewayError):
-    """auth_query, or what leads to it, is at fault: PgBouncer's words for it; `log` has the reason."""
+    """auth_query, or what leads to a user, is at fault: PgBouncer's words for it; `log` has the reason."""
 
     sqlstate = "F0000"
     default = "bouncer config error"

@@ -292,6 +292,22 @@ async def test_a_client_that_floods_before_it_is_read_is_stopped() -> None:
     await lobby.end()
 
 
+@pytest.mark.parametrize("user", [None, "app"])
+async def test_whoever_it_is_logs_in_only_where_a_user_is_forced(
+    user: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SET auth_type = any must not let everybody be everybody in Postgres."""
+    caplog.set_level("INFO")
+    lobby = Lobby(auth_type="any")
+    reloaded(lobby, DatabaseConfig(name="shop", user=user))
+    if user is None:
+        assert error(await lobby.startup(user="root")).message == "bouncer config error"
+        assert "auth_type=any requires forced user" in caplog.text
+    else:
+        assert kinds(await lobby.startup(user="root")).endswith("KZ")
+    await lobby.end()
+
+
 # -- a reload in the middle --------------------------------------------------------------------------------------------
 
 

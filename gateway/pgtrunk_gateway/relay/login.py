@@ -25,6 +25,7 @@ from pgtrunk_gateway.errors import (
     GatewayError,
     InternalError,
     LoginTimeout,
+    LookupFailed,
     NoSuchDatabase,
     ProtocolError,
     ShuttingDown,
@@ -296,6 +297,9 @@ class SessionLogin:
         return context.tally.enter(context.config.max_client_conn)
 
     def _settle(self, place: Place, entry: DatabaseConfig, user: str) -> None:
+        if self._context.policy.auth_type == "any" and entry.user is None:
+            # Read from a file it is refused there; but SET can change one key alone.
+            raise LookupFailed(log="auth_type=any requires forced user")
         state = self._context.databases.get(entry.name)
         if state is not None and state.disabled:
             raise NoSuchDatabase(
