@@ -23,6 +23,7 @@ from pgtrunk_gateway.pool.lookups import Lookups
 from pgtrunk_gateway.pool.target import Target
 
 WELCOME = b.authentication_ok() + b.backend_key_data(7, b"key!") + b.ready()
+_DONE = b.command_complete("SET") + b.ready()
 SHOP = DatabaseConfig(name="shop", auth_user="asker")
 
 
@@ -38,6 +39,8 @@ class Directory:
         self.asked: list[str] = []
         self.first: list[bytes] = []
         """The queries that each connection began with."""
+        self.early = False
+        """It answers what comes first before it has come, with its welcome."""
         self.nonsense = b""
         self.writers: set[asyncio.StreamWriter] = set()
 
@@ -57,7 +60,7 @@ class Directory:
         while (found := parse_startup(head)) is None:
             head += await reader.readexactly(1)
         assert len(head) == found[1]
-        writer.write(self.welcome)
+        writer.write(self.welcome + (_DONE if self.early else b""))
         messages = MessageReader(1 << 20)
         while data := await reader.read(1 << 16):
             messages.feed(data)
@@ -67,7 +70,8 @@ class Directory:
     async def _message(self, kind: int, body: bytes, writer: asyncio.StreamWriter) -> None:
         if kind == frontend.QUERY:
             self.first.append(body[:-1])
-            writer.write(b.command_complete("SET") + b.ready())
+            if not self.early:
+                writer.write(_DONE)
         elif kind == frontend.BIND:
             self.asked.append(body[12:-4].decode())
         elif kind == frontend.SYNC:
@@ -298,3 +302,27 @@ async def test_who_is_not_asked() -> None:
                 await site.lookups.find(replace(SHOP, auth_dbname=name), "app")
             assert log in (caught.value.log or "")
         assert site.directory.begun == 0
+
+
+async def test_one_that_lives_for_one_question_waits_for_it() -> None:
+    """Its first answer may be there before whoever made it has had a turn."""
+    async with serving() as site:
+        site.change(server_lifetime=0.0)
+        site.directory.early = True
+        for _ in range(2):
+            assert await site.find("app") == known("app")
+            await until(lambda: not len(site.lookups))
+
+
+async def test_one_whose_only_asker_has_left_before_it_was_open_is_closed() -> None:
+    async with serving() as site:
+        site.change(server_lifetime=0.0)
+        site.directory.welcome = b""
+        waiting = site.finding("app")
+        await until(lambda: site.directory.begun)
+        (task,) = site.lookups._asking.values()
+        task.cancel()
+        await asyncio.wait([waiting])
+        for writer in site.directory.writers:
+            writer.write(WELCOME)
+        await until(lambda: not len(site.lookups))

@@ -67,6 +67,8 @@ class Line(asyncio.Protocol):
         self._reader = MessageReader(_LIMIT)
         self._transport: asyncio.Transport | None = None
         self._idle: asyncio.TimerHandle | None = None
+        self._coming = 0
+        """Who will ask as soon as it is open."""
         self._retired = False
         self._gone = False
         self._loop = asyncio.get_running_loop()
@@ -77,8 +79,15 @@ class Line(asyncio.Protocol):
     async def ask(self, query: str, user: str) -> Found | None:
         """Asks for ``user``. Raises :class:`ConnectionError` where the connection is lost, what :func:`log_in` raises,
         and :class:`LookupFailed`."""
-        # A future, and not the task: those who wait must not be cancelled when it is.
-        await asyncio.shield(self._ready)
+        self._coming += 1
+        try:
+            # A future, and not the task: those who wait must not be cancelled when it is.
+            await asyncio.shield(self._ready)
+        except asyncio.CancelledError:
+            self._coming -= 1
+            self._rest()
+            raise
+        self._coming -= 1
         if self._transport is None or self._gone:
             raise ConnectionResetError("the connection is closed")
         answer: asyncio.Future[Found | None] = self._loop.create_future()
@@ -155,7 +164,7 @@ class Line(asyncio.Protocol):
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
-        if self._transport is None or self._asked or self._gone:
+        if self._transport is None or self._asked or self._coming or self._gone:
             return
         times = self._times
         if self._retired or self._loop.time() >= self._born + times.lifetime:
