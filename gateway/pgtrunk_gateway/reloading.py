@@ -97,8 +97,8 @@ class Reloader:
             commit()
         if output is not None:
             output.install()
-        for change in changes.settings:
-            log.info("%s", change)
+        for line in changes.lines():
+            log.info("%s", line)
 
     def _commit(self, loaded: Loaded, userlist: Userlist | None) -> None:
         gateway, context, config = self._gateway, self._gateway.context, loaded.config

@@ -57,3 +57,15 @@ def test_databases_that_come_and_go() -> None:
 def test_users_and_peers() -> None:
     new = replace(OLD, users={"app": UserConfig(name="app", pool_size=1)}, peers={2: PeerConfig(peer_id=2, host="x")})
     assert diff(OLD, new) == Changes(users_changed=("app",), peers_changed=(2,))
+
+
+def test_the_log_has_a_line_for_each() -> None:
+    databases = {"shop": replace(SHOP, password="hush"), "b": DatabaseConfig(name="b")}
+    new = replace(OLD, listen_port=5433, databases=databases, users={"app": UserConfig(name="app", pool_size=1)})
+    assert list(diff(OLD, new).lines()) == [
+        "listen_port: 6432 -> 5433",
+        'database "b": added',
+        'database "shop": changed',
+        'user "app": changed',
+    ]
+    assert list(diff(new, replace(new, databases={"b": databases["b"]})).lines()) == ['database "shop": removed']

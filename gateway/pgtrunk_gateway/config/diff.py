@@ -60,6 +60,18 @@ class Changes:
         """Those of `settings` that only a restart brings about."""
         return tuple(change for change in self.settings if change.needs_restart)
 
+    def lines(self) -> Iterator[str]:
+        """What the log says about them."""
+        yield from map(str, self.settings)
+        databases = {
+            "added": self.databases_added,
+            "removed": self.databases_removed,
+            "changed": self.databases_changed,
+        }
+        for what, names in databases.items():
+            yield from (f'database "{name}": {what}' for name in names)
+        yield from (f'user "{name}": changed' for name in self.users_changed)
+
 
 def diff(old: Config, new: Config) -> Changes:
     """What `new` changes."""
