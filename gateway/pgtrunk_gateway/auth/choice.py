@@ -46,5 +46,5 @@ def _doom(user: str, known: tuple[Secret, ...] | None, usable: tuple[Secret, ...
         return f"user {user!r} has no password, or an empty password, which lets nobody in"
     return (
         f"user {user!r} has an MD5 secret, which cannot serve a SCRAM login;"
-        " put a SCRAM-SHA-256 secret or the password in its place"
+        " put a SCRAM-SHA-256 secret or the password in its place, or set auth_type = md5"
     )
