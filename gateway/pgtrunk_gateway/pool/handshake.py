@@ -190,7 +190,7 @@ class Handshake:
             raise BackendRefused(
                 f"no password for user {self.target.user!r}, which the server asks for",
                 sqlstate="28P01",
-                hint="Give password= in [databases], or the user's secret in auth_file.",
+                hint="Give user= and password= in [databases], or the user's secret in auth_file.",
             )
         return secret
 
