@@ -80,7 +80,7 @@ async def _rows(connection: asyncpg.Connection, workload: Workload) -> Ask:
     statement = await connection.prepare(f"SELECT repeat('x', {octets})::text WHERE $1::int >= 0")
 
     async def ask(number: int) -> None:
-        text = await statement.fetchval(number)
+        text: str = await statement.fetchval(number) or ""
         if len(text) != octets:
             raise LabError(f"an answer has {len(text)} octets, not {octets}")
 

@@ -8,7 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-__all__ = ["CONSOLE_NAMES", "DEFAULT_SOCKET_DIR", "DatabaseConfig", "PeerConfig", "PoolKey", "PoolMode", "SslMode", "UserConfig"]
+__all__ = [
+    "CONSOLE_NAMES",
+    "DEFAULT_SOCKET_DIR",
+    "DatabaseConfig",
+    "PeerConfig",
+    "PoolKey",
+    "PoolMode",
+    "SslMode",
+    "UserConfig",
+]
 
 PoolMode: TypeAlias = Literal["session", "transaction", "statement"]
 SslMode: TypeAlias = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
