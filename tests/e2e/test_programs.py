@@ -25,7 +25,8 @@ def gateway(site: Site) -> Iterator[GatewayProcess]:
         gateway.port()
         yield gateway
         assert gateway.stop() == 0
-    assert not [line for line in gateway.log if not line.startswith("LOG")]
+    # Of root it warns, and rightly.
+    assert not [line for line in gateway.log if not line.startswith("LOG") and "running as root" not in line]
 
 
 SCRIPT = r"""
