@@ -92,15 +92,20 @@ async def _demonstrate(console: Console, site: Site, arguments: argparse.Namespa
     ) as trunk:
         dsn = f"postgresql://{site.user}:{site.password}@/{site.database}"
         async with trunk.create_pool(dsn, min_size=sessions, max_size=sessions) as pool:
-            await load.prepare(pool)
-            cpu = site.gateway_cpu
-            with _progress(console) as progress:
-                task = progress.add_task("queries over QUIC", total=arguments.queries)
-                result = await load.run(
-                    pool, sessions=sessions, queries=arguments.queries, progress=lambda: progress.advance(task)
-                )
-            cpu = site.gateway_cpu - cpu
-            _table(console, result, trunk.stats(), await site.backends(), cpu)
+            try:
+                await load.prepare(pool)
+                cpu = site.gateway_cpu
+                with _progress(console) as progress:
+                    task = progress.add_task("queries over QUIC", total=arguments.queries)
+                    result = await load.run(
+                        pool, sessions=sessions, queries=arguments.queries, progress=lambda: progress.advance(task)
+                    )
+                cpu = site.gateway_cpu - cpu
+                _table(console, result, trunk.stats(), await site.backends(), cpu)
+            except BaseException:
+                # Closing it would wait for what is under way; whoever interrupts us has ended the other side as well.
+                pool.terminate()
+                raise
     site.check()
 
 
