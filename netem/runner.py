@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from netem.plan import Arm
     from netem.scenario import Cell, Scenario
 
-__all__ = ["RESULTS", "Runner"]
+__all__ = ["RESULTS", "Runner", "growth"]
 
 _ROOT = Path(__file__).resolve().parents[1]
 RESULTS = _ROOT / "results" / "wan"
 _PATIENCE = 180.0
 """Seconds beyond the load that a client may take: sessions, warm-up, what is under way at the end."""
+_TOTALS = {"received", "octets", "lost", "overflowed", "sent", "late_sum", "packets", "bytes", "drops"}
+"""Counters of links that only grow."""
 _ROUTES: tuple[tuple[Host, tuple[str, ...]], ...] = (
     ("client", ("10.77.0.0/24", "dev", "wan0", "src", "10.77.0.1")),
     ("client", ("10.78.0.0/24", "via", "10.77.0.2")),
@@ -50,7 +52,6 @@ class Runner:
         self.folder = folder / scenario.name
         self._command = command
         self._routes = ""
-        self._links: dict[str, dict[str, Any]] = {}
 
     def run(self, tell: Callable[[Cell, dict[str, Any] | None], None]) -> None:
         """All cells; ``tell`` hears of each second (None) and of each cell's result. Raises :class:`LabError`."""
@@ -82,7 +83,7 @@ class Runner:
             password=login["password"],
         )
         begun = datetime.now(UTC)
-        seconds, result, used = self._client(run, cell, second)
+        seconds, result, used, carried = self._client(run, cell, second)
         return {
             "scenario": self.scenario.name,
             "arm": cell.arm.name,
@@ -90,7 +91,7 @@ class Runner:
             "repetition": cell.repetition,
             "made": _made(self._command, begun),
             "link": link,
-            "link_counters": self.lab.link.counters(),
+            "link_counters": carried,
             "plan": {"arm": asdict(cell.arm), "load": asdict(cell.load), "workload": asdict(cell.workload)},
             "result": result,
             "used": used,
@@ -98,16 +99,16 @@ class Runner:
         }
 
     def _measured(self, cell: Cell) -> dict[str, Any]:
-        """Sets the link, and measures it where it has not been like this before."""
+        """Sets the link, and measures what it is like now."""
         self.lab.configure(cell.link)
-        if cell.setting not in self._links or cell.repetition == 1:
-            self._links[cell.setting] = measure(self.lab, pings=300, bulk=0).as_json()
-            self.lab.configure(cell.link)  # its packets begin anew
-        return self._links[cell.setting]
+        report = measure(self.lab, pings=300, bulk=0).as_json()
+        self.lab.configure(cell.link)  # so that which packets are lost does not depend on the pings
+        return report
 
     def _client(
         self, run: Run, cell: Cell, second: Callable[[], None]
-    ) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
+    ) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Each second, the result, what servers used, and what the link carried, from the end of the warm-up on."""
         argv = [sys.executable, "-m", "netem.client"]
         pipe = subprocess.PIPE
         client = self.lab.hosts.popen("client", argv, stdin=pipe, stdout=pipe, stderr=pipe, cwd=str(_ROOT))
@@ -119,8 +120,10 @@ class Runner:
         deadline = time.monotonic() + cell.load.seconds + _PATIENCE
         seconds: list[dict[str, Any]] = []
         result: dict[str, Any] = {}
+        before: dict[str, Any] = {}
         for said in _lines(client.stdout):
             if "ready" in said:
+                before = self.lab.link.counters()
                 sampler.start()
             elif "second" in said:
                 seconds.append(said["second"])
@@ -134,7 +137,7 @@ class Runner:
             raise LabError(f"{cell.name}: the client failed: {_last_words(client.stderr.read())}")
         client.wait(10)
         client.stderr.close()
-        return seconds, result, sampler.stop()
+        return seconds, result, sampler.stop(), growth(before, self.lab.link.counters())
 
     def _set_routes(self, arm: Arm) -> None:
         """What TCP does on the long link is a property of its routes."""
@@ -149,6 +152,15 @@ class Runner:
         (self.folder / f"{cell.name}.json").write_text(json.dumps(result, indent=1) + "\n")
         # As hdrhistogram's own log has it: deflated, base64.
         (self.folder / f"{cell.name}.hdr").write_text(histogram + "\n")
+
+
+def growth(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """What a link's counters grew by in between; what is no total stays as it is."""
+    ways = {}
+    for way in ("there", "back"):
+        first, last = before[way], after[way]
+        ways[way] = {key: last[key] - first[key] if key in _TOTALS else last[key] for key in last}
+    return {**after, **ways}
 
 
 def _lines(stream: Any) -> Iterator[dict[str, Any]]:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from netem.errors import LabError
+
 if TYPE_CHECKING:
     from netem.spec import Direction, LinkSpec
 
@@ -104,7 +106,13 @@ def netem(spec: LinkSpec, verb: Literal["add", "change"]) -> Iterator[Command]:
 
 
 def netem_options(direction: Direction) -> list[str]:
-    """``direction`` in the words of tc-netem(8)."""
+    """``direction`` in the words of tc-netem(8). Raises :class:`LabError` for what netem cannot do."""
+    if direction.buffer:
+        raise LabError("netem has no buffer in octets: leave buffer= out, or take --link tun")
+    if direction.jitter and not direction.reorder:
+        raise LabError("netem's jitter reorders packets: say reorder=1, or take --link tun")
+    if direction.burst is not None and direction.loss:
+        raise LabError("netem has either loss or bursts: leave one out, or take --link tun")
     options = ["limit", str(direction.limit), "delay", f"{direction.delay * 1e6:.0f}us"]
     if direction.jitter:
         options.append(f"{direction.jitter * 1e6:.0f}us")

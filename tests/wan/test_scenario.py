@@ -10,6 +10,7 @@ import pytest
 from netem import schedule
 from netem.errors import LabError
 from netem.plan import Arm, Load, Run, Workload
+from netem.runner import growth
 from netem.scenario import Scenario
 
 FIXED = Load(kind="fixed", rate=500, seconds=3)
@@ -94,6 +95,13 @@ def test_every_second_repetition_has_the_other_order() -> None:
     arms = len(scenario.arms)
     assert [cell.arm for cell in cells[:arms]] == [cell.arm for cell in cells[-arms:]][::-1]
     assert cells[0].link.seed != cells[-1].link.seed
+
+
+def test_what_the_link_carried_before_a_run_is_not_counted_with_it() -> None:
+    before = {"there": {"lost": 5, "deepest": 90}, "back": {"lost": 1, "deepest": 3}, "cpu_s": 1.0}
+    after = {"there": {"lost": 7, "deepest": 99}, "back": {"lost": 1, "deepest": 3}, "cpu_s": 2.0}
+    way = {"lost": 0, "deepest": 3}
+    assert growth(before, after) == {"there": {"lost": 2, "deepest": 99}, "back": way, "cpu_s": 2.0}
 
 
 def test_a_scenario_that_is_not_there() -> None:

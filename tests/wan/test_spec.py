@@ -46,7 +46,7 @@ def test_a_specification_goes_through_json() -> None:
 def test_netem_gets_the_same() -> None:
     plain = topology.netem_options(WAN.there)
     assert plain == ["limit", "100000", "delay", "15000us"]
-    lossy = topology.netem_options(LinkSpec.parse("jitter=2,loss=0.1,rate=100").there)
+    lossy = topology.netem_options(LinkSpec.parse("jitter=2,reorder=1,loss=0.1,rate=100").there)
     assert lossy[3:] == ["15000us", "2000us", "loss", "0.100000%", "rate", "100000000bit"]
     assert topology.netem_options(LinkSpec.parse("burst=0.5:30").there)[4:] == [
         "loss",
@@ -54,6 +54,12 @@ def test_netem_gets_the_same() -> None:
         "0.500000%",
         "30.000000%",
     ]
+
+
+@pytest.mark.parametrize("text", ["rate=10,buffer=5", "jitter=2", "loss=1,burst=0.5:30"])
+def test_what_netem_cannot_do_is_said(text: str) -> None:
+    with pytest.raises(LabError, match="--link tun"):
+        topology.netem_options(LinkSpec.parse(text).there)
 
 
 def test_hosts_have_the_routes_that_the_direct_way_needs() -> None:
