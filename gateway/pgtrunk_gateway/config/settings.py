@@ -219,7 +219,7 @@ class Config:
     server_fast_close: bool = False
     """Whether RECONNECT ends sessions in session mode as soon as they are outside a transaction."""
     track_extra_parameters: tuple[str, ...] = ("IntervalStyle",)
-    """Parameters that follow a session from backend to backend, beside those that always do."""
+    """Nothing is left for it to do: all that Postgres reports and a client can set follows a session anyway."""
     pool_idle_timeout: float = 0.0
     """Seconds after which a pool without sessions and backends is forgotten."""
     autodb_idle_timeout: float = 3600.0
