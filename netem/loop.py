@@ -1,0 +1,148 @@
+"""What every load of the client's has in common: it asks, counts, and tells each second how it goes.
+
+A load is either open (:mod:`netem.open_loop`) or closed (:mod:`netem.closed_loop`). Latencies count from when
+something was to be asked. Times are seconds since the load's start, reported latencies milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import time
+from dataclasses import asdict, dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+from hdrh.histogram import HdrHistogram
+
+from netem.workloads import ROWS, Ask
+
+if TYPE_CHECKING:
+    from netem.plan import Run
+
+__all__ = ["LONGEST", "PATIENCE", "Loop", "Second", "cpu", "rss_mb", "say"]
+
+LONGEST = 120 * 1_000_000
+"""Microseconds; the longest latency that is told apart."""
+PATIENCE = 60.0
+"""Seconds after the end of the load for what is still under way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Second:
+    """What happened in one second of the load. Latencies in milliseconds."""
+
+    at: float
+    asked: int
+    done: int
+    queued: int
+    in_flight: int
+    mean: float
+    p50: float
+    p99: float
+    cpu_ms: float
+    rss_mb: float
+
+
+class Loop:
+    """One load over open sessions. Its times are seconds since its start."""
+
+    def __init__(self, run: Run, asks: list[Ask]) -> None:
+        self.run = run
+        self.histogram = HdrHistogram(1, LONGEST, 3)
+        self.done = self.failed = self.in_flight = 0
+        self.used: set[int] = set()
+        self.errors: dict[str, int] = {}
+        self.asked = 0
+        self._asks = asks
+        self._random = Random(run.seed)
+        self._recent = HdrHistogram(1, LONGEST, 3)
+        self._start = 0.0
+
+    @property
+    def queued(self) -> int:
+        """What is to be asked, and has no session yet."""
+        raise NotImplementedError
+
+    def now(self) -> float:
+        return time.perf_counter() - self._start
+
+    async def play(self, report: bool) -> float:
+        """Returns the seconds until the last answer. Raises TimeoutError where it does not come."""
+        self._start = time.perf_counter()
+        tasks = self._tasks()
+        telemetry = asyncio.create_task(self._report()) if report else None
+        try:
+            await self._schedule()
+            async with asyncio.timeout(self.run.load.seconds + PATIENCE):
+                await asyncio.gather(*tasks)
+            return self.now()
+        finally:
+            for task in [*tasks, *([telemetry] if telemetry else [])]:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        """Those who ask; they end with the load."""
+        raise NotImplementedError
+
+    async def _schedule(self) -> None:
+        """Says what is to be asked when, where those who ask do not know by themselves."""
+
+    async def _ask(self, number: int, ask: Ask, intended: float) -> None:
+        self.in_flight += 1
+        try:
+            await ask(self._random.randrange(ROWS))
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            self.failed += 1
+            name = f"{type(error).__name__}: {error}"[:200]
+            self.errors[name] = self.errors.get(name, 0) + 1
+        else:
+            self.done += 1
+            self.used.add(number)
+            latency = int((self.now() - intended) * 1e6)
+            self.histogram.record_value(latency)
+            self._recent.record_value(latency)
+        finally:
+            self.in_flight -= 1
+
+    # -- telemetry
+
+    async def _report(self) -> None:
+        asked, used = 0, cpu()
+        while True:
+            await asyncio.sleep(1.0 - self.now() % 1.0)
+            recent, self._recent = self._recent, HdrHistogram(1, LONGEST, 3)
+            before, used = used, cpu()
+            second = Second(
+                at=round(self.now(), 3),
+                asked=self.asked - asked,
+                done=recent.get_total_count(),
+                queued=self.queued,
+                in_flight=self.in_flight,
+                mean=round(recent.get_mean_value() / 1000, 3),
+                p50=recent.get_value_at_percentile(50) / 1000,
+                p99=recent.get_value_at_percentile(99) / 1000,
+                cpu_ms=round((used - before) * 1000, 1),
+                rss_mb=rss_mb(),
+            )
+            asked = self.asked
+            say({"second": asdict(second)})
+
+
+def cpu() -> float:
+    """Seconds of CPU that this process has used."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def rss_mb() -> float:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return round(int(file.read().split()[1]) * resource.getpagesize() / 1e6, 1)
+
+
+def say(value: dict[str, Any]) -> None:
+    """A line of JSON for the runner."""
+    print(json.dumps(value), flush=True)

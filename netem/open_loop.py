@@ -1,0 +1,78 @@
+"""Open loops: what is asked when is fixed beforehand, and waits for a free session, however long that takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from netem import schedule
+from netem.loop import Loop
+
+if TYPE_CHECKING:
+    from netem.plan import Run
+    from netem.workloads import Ask
+
+__all__ = ["OpenLoop"]
+
+_TICK = 0.001
+
+
+class OpenLoop(Loop):
+    """A session asks whatever has waited longest. Latency includes that wait."""
+
+    def __init__(self, run: Run, asks: list[Ask]) -> None:
+        super().__init__(run, asks)
+        self._queue: deque[float] = deque()
+        self._idle: list[asyncio.Future[float]] = []
+        self._over = False
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(self._ask_queued(*each)) for each in enumerate(self._asks)]
+
+    # -- hot
+
+    async def _schedule(self) -> None:
+        load = self.run.load
+        number, last = 0, schedule.total(load)
+        while number < last:
+            due = schedule.asked_by(load, self.now())
+            while number < due:
+                self._put(schedule.moment(load, number))
+                number += 1
+            await asyncio.sleep(_TICK)
+        self._over = True
+        for idle in self._idle:
+            idle.cancel()
+        self._idle.clear()
+
+    def _put(self, intended: float) -> None:
+        self.asked += 1
+        while self._idle:
+            idle = self._idle.pop()
+            if not idle.done():
+                idle.set_result(intended)
+                return
+        self._queue.append(intended)
+
+    async def _ask_queued(self, number: int, ask: Ask) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._queue:
+                intended = self._queue.popleft()
+            elif self._over:
+                return
+            else:
+                idle = loop.create_future()
+                self._idle.append(idle)
+                try:
+                    intended = await idle
+                except asyncio.CancelledError:
+                    if self._over:
+                        return
+                    raise
+            await self._ask(number, ask, intended)
