@@ -7,11 +7,12 @@ from typing import Any, Literal, get_args
 
 from netem.errors import LabError
 
-__all__ = ["Arm", "ArmKind", "Load", "LoadKind", "Run", "Workload", "WorkloadKind"]
+__all__ = ["Arm", "ArmKind", "Load", "LoadKind", "Login", "Run", "Thresholds", "Workload", "WorkloadKind"]
 
 ArmKind = Literal["direct", "pgbouncer", "pgbouncer-tls", "tcp", "tls", "quic", "sidecar", "mux"]
 """direct: TCP to Postgres; pgbouncer: TCP to PgBouncer; tcp, tls: TCP to our gateway; quic: a trunk in the client's
 process; sidecar: the same through `pgtrunk sidecar`; mux: all over one TCP connection to our gateway, to compare."""
+Login = Literal["", "trust", "md5", "scram", "cert"]
 LoadKind = Literal["fixed", "ramp", "closed", "burst"]
 WorkloadKind = Literal["select", "rows", "insert", "transaction", "cte", "function", "bulk", "connect"]
 """connect: a session is opened, inserts a row, and is closed."""
@@ -29,13 +30,34 @@ class Arm:
     """Seconds; TCP's smallest retransmission timeout on both ends. 0: the system's, 200 ms."""
     congestion: str = ""
     """TCP's congestion control; "": the system's."""
+    redundancy: Literal["", "off"] = ""
+    """off: neither the client nor the gateway sends anything twice ahead of a loss."""
+    per_request: bool = False
+    """A connection of its own for each request."""
+    initial: int = 0
+    """Sessions that a pool opens first, the others on demand. 0: all of them."""
+    login: Login = ""
+    """How sessions prove who they are; "": as the servers' defaults have it."""
+    competing: bool = False
+    """A bulk TCP flow shares the link, in the direction of the answers."""
+    links: tuple[str, ...] = ()
+    """Specifications of the links under which this arm runs; empty: all of the scenario's."""
+    loads: tuple[str, ...] = ()
+    """Names of the loads under which it runs; empty: all."""
 
     @property
     def name(self) -> str:
         """Such as ``quic-10x40`` or ``pgbouncer-400-rto30``: unique in a scenario."""
+        marks = (
+            f"rto{self.rto_min * 1000:g}" if self.rto_min else "",
+            self.congestion,
+            "plain" if self.redundancy == "off" else "",
+            "each" if self.per_request else "",
+            self.login,
+            "shared" if self.competing else "",
+        )
         size = f"{self.connections}x{self.streams}" if self.connections else str(self.sessions)
-        extra = f"-rto{self.rto_min * 1000:g}" if self.rto_min else ""
-        return f"{self.kind}-{size}{extra}" + (f"-{self.congestion}" if self.congestion else "")
+        return "-".join((self.kind, size, *filter(None, marks)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +78,8 @@ class Load:
     every: float = 1.0
     users: int = 0
     """closed: who asks, over the sessions there are; 0: one for each session."""
+    name: str = ""
+    """Its part in a setting's name, such as ``500``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +88,20 @@ class Workload:
 
     kind: WorkloadKind = "select"
     octets: int = 100
+    name: str = ""
+    """Its part in a setting's name, where a scenario has several."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """What users would put up with; 0: anything. The report says which runs were within them."""
+
+    p95_ms: float = 0.0
+    p99_ms: float = 0.0
+    errors: float = 0.0
+    """As a share of all that was asked."""
+    too_late_ms: float = 0.0
+    """An answer after this counts as an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +120,22 @@ class Run:
     warmup: float = 1.0
     """Seconds of the same load ahead of the measured one, at a tenth of a ramp's rate."""
     seed: int = 1
+    thresholds: Thresholds = field(default_factory=Thresholds)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Run:
-        load = dict(data["load"])
-        load["think"] = tuple(load["think"])
-        parts = {"arm": Arm(**data["arm"]), "load": Load(**load), "workload": Workload(**data["workload"])}
+        arm, load = dict(data["arm"]), dict(data["load"])
+        for part, key in ((load, "think"), (arm, "links"), (arm, "loads")):
+            part[key] = tuple(part[key])
+        parts = {
+            "arm": Arm(**arm),
+            "load": Load(**load),
+            "workload": Workload(**data["workload"]),
+            "thresholds": Thresholds(**data["thresholds"]),
+        }
         return cls(**{**data, **parts})
 
 

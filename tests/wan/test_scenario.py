@@ -9,7 +9,7 @@ import pytest
 
 from netem import schedule
 from netem.errors import LabError
-from netem.plan import Arm, Load, Run, Workload
+from netem.plan import Arm, Load, Run, Thresholds, Workload
 from netem.runner import growth
 from netem.scenario import Scenario
 
@@ -57,6 +57,9 @@ def test_a_closed_loop_has_no_schedule() -> None:
         (Arm(kind="quic", sessions=400, connections=10, streams=40), "quic-10x40"),
         (Arm(kind="pgbouncer", sessions=400, rto_min=0.03), "pgbouncer-400-rto30"),
         (Arm(kind="direct", sessions=20, congestion="cubic"), "direct-20-cubic"),
+        (Arm(kind="quic", sessions=400, connections=10, streams=40, redundancy="off"), "quic-10x40-plain"),
+        (Arm(kind="direct", sessions=50, per_request=True, login="md5"), "direct-50-each-md5"),
+        (Arm(kind="mux", sessions=9, competing=True, links=("loss=1",), initial=3), "mux-9-shared"),
     ],
 )
 def test_the_name_of_an_arm(arm: Arm, name: str) -> None:
@@ -64,9 +67,20 @@ def test_the_name_of_an_arm(arm: Arm, name: str) -> None:
 
 
 def test_a_run_goes_through_json_with_its_password() -> None:
-    arm = Arm(kind="quic", sessions=4, connections=1, streams=4)
+    arm = Arm(kind="quic", sessions=4, connections=1, streams=4, links=("loss=1",), loads=("500",))
     load = Load(kind="closed", seconds=1, think=(0.5, 1.5))
-    run = Run(arm=arm, load=load, workload=Workload(), host="h", port=1, database="d", user="u", password="p")
+    limits = Thresholds(p95_ms=2000, errors=0.01)
+    run = Run(
+        arm=arm,
+        load=load,
+        workload=Workload(),
+        thresholds=limits,
+        host="h",
+        port=1,
+        database="d",
+        user="u",
+        password="p",
+    )
     assert Run.from_json(json.loads(json.dumps(run.as_json()))) == run
     assert "'p'" not in repr(run)
 
@@ -87,6 +101,54 @@ def test_each_scenario_can_be_read(name: str, quick: bool) -> None:
         assert cell.arm.sessions > 0
         if cell.arm.kind in ("quic", "sidecar"):
             assert cell.arm.sessions <= cell.arm.connections * cell.arm.streams
+
+
+FILE = {
+    "question": "?",
+    "link": [{"spec": "loss=1"}, {"spec": "burst=0.3:30"}, {"spec": "rate=1.2,buffer=30", "name": "1.2.30"}],
+    "load": [{"kind": "fixed", "rate": 500, "seconds": 1}, {"kind": "burst", "size": 40, "seconds": 1}],
+    "arm": [
+        {"kind": "direct", "sessions": 1},
+        {"kind": "tcp", "sessions": 1, "links": ["loss=1"]},
+        {"kind": "mux", "sessions": 1, "loads": ["500"]},
+    ],
+    "thresholds": {"p95_ms": 2000},
+    "quick": {"links": ["loss=1"]},
+}
+
+
+def test_a_setting_is_named_by_numbers() -> None:
+    settings = {cell.setting for cell in Scenario.read("x", FILE).cells()}
+    assert settings == {f"{link}.{load}" for link in ("1.0", "burst", "1.2.30") for load in ("500", "40")}
+
+
+def test_a_part_of_a_setting_that_says_nothing_is_left_out() -> None:
+    file = {**FILE, "link": [{"spec": ""}], "load": [{"kind": "closed", "seconds": 1}]}
+    assert {cell.setting for cell in Scenario.read("x", file).cells()} == {"clean"}
+    workloads = [{"kind": "select"}, {"kind": "rows", "octets": 10}, {"kind": "bulk", "name": "copy"}]
+    cells = Scenario.read("x", {**file, "workload": workloads}).cells()
+    assert {cell.setting for cell in cells} == {"select", "rows-10", "copy"}
+
+
+def test_an_arm_runs_under_the_links_and_loads_it_names() -> None:
+    cells = list(Scenario.read("x", {**FILE, "repetitions": 1}).cells())
+    ran = {kind: {cell.setting for cell in cells if cell.arm.kind == kind} for kind in ("direct", "tcp", "mux")}
+    assert len(ran["direct"]) == 6
+    assert ran["tcp"] == {"1.0.500", "1.0.40"}
+    assert ran["mux"] == {"1.0.500", "burst.500", "1.2.30.500"}
+
+
+def test_a_quick_run_has_the_names_of_a_full_one() -> None:
+    full, quick = (Scenario.read("x", FILE, quick=each) for each in (False, True))
+    assert {cell.setting for cell in quick.cells()} == {"1.0.500", "1.0.40"}
+    assert {cell.setting for cell in quick.cells()} <= {cell.setting for cell in full.cells()}
+    assert quick.thresholds == Thresholds(p95_ms=2000)
+
+
+@pytest.mark.parametrize("wrong", [{"kind": "carrier pigeon"}, {"login": "kerberos"}, {"redundancy": "on"}])
+def test_an_arm_that_cannot_be(wrong: dict[str, str]) -> None:
+    with pytest.raises(LabError, match="unknown"):
+        Scenario.read("x", {**FILE, "arm": [{"kind": "direct", "sessions": 1, **wrong}]})
 
 
 def test_every_second_repetition_has_the_other_order() -> None:
