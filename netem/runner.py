@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -87,6 +88,7 @@ class Runner:
         seconds, result, used, carried = self._client(run, cell, second)
         return {
             "scenario": self.scenario.name,
+            "question": self.scenario.question,
             "arm": cell.arm.name,
             "setting": cell.setting,
             "repetition": cell.repetition,
@@ -98,6 +100,7 @@ class Runner:
                 "load": asdict(cell.load),
                 "workload": asdict(cell.workload),
                 "thresholds": asdict(self.scenario.thresholds),
+                "pool_size": self.scenario.pool_size,
             },
             "result": result,
             "used": used,
@@ -185,11 +188,18 @@ def _made(command: str, begun: datetime) -> dict[str, Any]:
         ["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, cwd=_ROOT, check=False
     )
     return {
-        "command": command,
+        # Without where the results went: a path of this machine alone.
+        "command": re.sub(r" --output[ =]\S+", "", command),
         "commit": git.stdout.strip(),
         "date": begun.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "load_average": os.getloadavg()[0],
     }
+
+
+def _cpu_model() -> str:
+    found = re.search(r"^(?:model name|Model|uarch)\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return found[1].strip() if found else platform.machine()
