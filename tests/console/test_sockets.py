@@ -17,8 +17,8 @@ from pgtrunk_gateway.pool.backend import BackendState
 @pytest.mark.parametrize(
     ("what", "word"),
     [
-        ({"holder": object()}, "active"),
-        ({"holder": object(), "cancels": 1}, "active"),
+        ({"holder": "somebody"}, "active"),
+        ({"holder": "somebody", "cancels": 1}, "active"),
         ({"cancels": 1}, "being_canceled"),
         ({"state": BackendState.STARTING}, "new"),
         ({"state": BackendState.CHECKING}, "tested"),

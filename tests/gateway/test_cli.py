@@ -50,7 +50,9 @@ def test_a_certificate_that_cannot_be_used_is_blamed_on_its_own_line(tmp_path: P
     assert 'gateway.ini:8: quic_cert_file: cannot read "missing.pem"' in said
 
 
-@pytest.mark.parametrize("content", ["", "no number", "-1", "0", str(os.getpid()), str(1 << 40)])
+@pytest.mark.parametrize(
+    "content", ["", "no number", "-1", "0", pytest.param(str(os.getpid()), id="our own"), str(1 << 40)]
+)
 def test_a_pid_file_that_names_no_other_process(tmp_path: Path, content: str) -> None:
     (tmp_path / "pid").write_text(content)
     assert cli._running(str(tmp_path / "pid")) is None
