@@ -16,8 +16,10 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from hdrh.histogram import HdrHistogram
+
 from netem.closed_loop import ClosedLoop
-from netem.loop import Loop, cpu, rss_mb, say
+from netem.loop import LONGEST, Loop, cpu, rss_mb, say
 from netem.open_loop import OpenLoop
 from netem.plan import Run
 from netem.sessions import opened, ways
@@ -78,7 +80,9 @@ def _warmup(run: Run) -> Run:
 def _result(
     loop: Loop, seconds: float, setup: float, used: float, trunk: pgtrunk.StreamManager | None
 ) -> dict[str, Any]:
-    histogram = loop.histogram
+    histogram = HdrHistogram(1, LONGEST, 3)
+    for latency in loop.latencies:
+        histogram.record_value(latency)
     percentiles = {f"p{each:g}_ms": histogram.get_value_at_percentile(each) / 1000 for each in (50, 90, 99, 99.9)}
     return {
         "asked": loop.asked,
