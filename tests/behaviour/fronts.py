@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 
     from helpers.site import Site
 
-__all__ = ["FRONTS", "LIBPQ", "PSQL", "Front", "login", "open_fronts"]
+__all__ = ["FRONTS", "LIBPQ", "MODES", "PSQL", "Front", "login", "open_fronts"]
 
 FRONTS: Final = ("direct", "tcp", "tls", "unix", "quic", "mtls", "sidecar-unix", "sidecar-tcp")
 LIBPQ: Final = tuple(front for front in FRONTS if front not in ("quic", "mtls"))
 """Those that a driver can use which knows nothing of QUIC."""
 PSQL: Final = tuple(front for front in LIBPQ if front != "tls")
 """Those of the psql that comes with the tests, which is built without TLS."""
+MODES: Final = ("session", "statement")
+"""Pool modes beside the usual one. All fronts but mtls have a database for each, "e2e_session" and so on."""
 LOGIN: Final = {"user": USER, "password": PASSWORD}
 
 
@@ -68,8 +70,10 @@ def open_fronts(site: Site) -> Iterator[dict[str, Front]]:
         "client_tls_key_file": certificates.server_key,
     }
     identity = {"cert_file": str(certificates.client_cert), "key_file": str(certificates.client_key)}
+    modes = {f"{DATABASE}_{mode}": site.target(f"dbname={DATABASE} pool_mode={mode}") for mode in MODES}
+    databases = {DATABASE: site.target(), **modes}
     with (
-        gateway_process(site, **tls) as gateway,
+        gateway_process(site, databases=databases, **tls) as gateway,
         gateway_process(site, quic_client_ca_file=ca) as strict,
         _sidecar(site, gateway.port("quic")) as (folder, port),
     ):

@@ -117,6 +117,15 @@ class RawSession(asyncio.Protocol):
                 self._came.clear()
                 await self._came.wait()
 
+    async def take(self, count: int, seconds: float = 20.0) -> list[Message]:
+        """So many messages, or all up to the end of the connection."""
+        async with asyncio.timeout(seconds):
+            while len(self._messages) < count and not self.is_lost.is_set():
+                self._came.clear()
+                await self._came.wait()
+        taken, self._messages = self._messages[:count], self._messages[count:]
+        return taken
+
     @property
     def has_answer(self) -> bool:
         """Whether something has come that nobody has taken yet."""

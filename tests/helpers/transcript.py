@@ -59,7 +59,7 @@ def line(kind: str, body: bytes) -> str:
         case "d":
             return f"CopyData {body!r}"
         case "t":
-            (count,) = struct.unpack_from("!h", body)
+            (count,) = struct.unpack_from("!H", body)
             return f"ParameterDescription {list(struct.unpack_from(f'!{count}I', body, 2))}"
         case "A":
             return f"NotificationResponse {body[4:]!r}"
@@ -88,7 +88,7 @@ def _fields(body: bytes) -> list[str]:
     for _ in range(count):
         end = body.index(0, at)
         oid = struct.unpack_from("!ihihih", body, end + 1)[2]
-        fields.append(f"{body[at:end].decode()}:{oid}")
+        fields.append(f"{body[at:end].decode(errors='backslashreplace')}:{oid}")
         at = end + 19
     assert at == len(body)
     return fields
