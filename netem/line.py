@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Line", "LineCounters"]
 
+_LOGGED = 20_000
+"""Drops that are remembered at most."""
+_HEAD = 64
+"""Octets of a dropped packet that are remembered: all headers."""
+
 
 @dataclass(slots=True)
 class LineCounters:
@@ -41,6 +46,8 @@ class Line:
 
     def __init__(self, direction: Direction, seed: int) -> None:
         self.counters = LineCounters()
+        self.drops: deque[tuple[float, bytes]] = deque(maxlen=_LOGGED)
+        """When packets were lost or overflowed since the line is as it is, and how they began."""
         self._held: deque[tuple[float, bytes]] = deque()
         self._heap: list[tuple[float, int, bytes]] = []
         self._number = 0
@@ -53,6 +60,7 @@ class Line:
         self.direction = direction
         self._random = Random(seed).random
         self._in_burst = False
+        self.drops.clear()
         self._is_simple = not (direction.jitter or direction.rate or direction.burst or direction.reorder)
 
     def __len__(self) -> int:
@@ -87,26 +95,26 @@ class Line:
         room = direction.limit - len(self)
         for packet in packets:
             if loss and random() < loss:
-                self.counters.lost += 1
+                self._lose(now, packet)
             elif room <= 0:
-                self.counters.overflowed += 1
+                self._overflow(now, packet)
             else:
                 room -= 1
                 held.append((due, packet))
 
     def _admit_one(self, now: float, packet: bytes) -> None:
-        direction, counters = self.direction, self.counters
+        direction = self.direction
         if self._is_lost():
-            counters.lost += 1
+            self._lose(now, packet)
             return
         if len(self) >= direction.limit:
-            counters.overflowed += 1
+            self._overflow(now, packet)
             return
         due = now
         if direction.rate:
             begins = max(self._rate_free, now)
             if direction.buffer and (begins - now) * direction.rate / 8 + len(packet) > direction.buffer:
-                counters.overflowed += 1
+                self._overflow(now, packet)
                 return
             self._rate_free = due = begins + len(packet) * 8 / direction.rate
         due += direction.delay
@@ -118,6 +126,14 @@ class Line:
         else:
             self._last_due = due = max(due, self._last_due)
             self._held.append((due, packet))
+
+    def _lose(self, now: float, packet: bytes) -> None:
+        self.counters.lost += 1
+        self.drops.append((now, packet[:_HEAD]))
+
+    def _overflow(self, now: float, packet: bytes) -> None:
+        self.counters.overflowed += 1
+        self.drops.append((now, packet[:_HEAD]))
 
     def _is_lost(self) -> bool:
         direction, random = self.direction, self._random

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -39,6 +40,16 @@ class Link(Protocol):
         """What it has carried and lost; its keys are those of the kind."""
         ...
 
+    def drops(self) -> dict[str, list[list[float]]] | None:
+        """For each way, when packets were dropped since it was configured (seconds of the monotonic clock), and the
+        client's port of each; None where the kind does not know."""
+        ...
+
+    @property
+    def pid(self) -> int | None:
+        """The process that carries the packets; None where the kernel does."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -60,6 +71,14 @@ class TcLink:
     def counters(self) -> dict[str, Any]:
         return {"there": self._show("client"), "back": self._show("gateway")}
 
+    def drops(self) -> None:
+        """The kernel counts them, and no more."""
+        return
+
+    @property
+    def pid(self) -> None:
+        return None
+
     def _show(self, host: topology.Host) -> dict[str, Any]:
         argv = self._hosts.argv(host, ["tc", "-s", "-j", "qdisc", "show", "dev", topology.WAN_DEVICE])
         done = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=True)
@@ -78,6 +97,8 @@ class TunLink:
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
         self._shuttle: subprocess.Popen[str] | None = None
+        self._turn = threading.Lock()
+        """Who asks has to read the answer before another asks."""
 
     def open(self, spec: LinkSpec) -> None:
         hosts = self._hosts
@@ -103,13 +124,24 @@ class TunLink:
         self.counters()
 
     def counters(self) -> dict[str, Any]:
-        self._order(None)
-        assert self._shuttle is not None and self._shuttle.stdout is not None
-        line = self._shuttle.stdout.readline()
+        return self._asked(None)
+
+    def drops(self) -> dict[str, list[list[float]]]:
+        return self._asked("drops")
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._shuttle is None else self._shuttle.pid
+
+    def _asked(self, order: object) -> dict[str, Any]:
+        with self._turn:
+            self._order(order)
+            assert self._shuttle is not None and self._shuttle.stdout is not None
+            line = self._shuttle.stdout.readline()
         if not line:
             raise LabError("the TUN link's process has ended")
-        counters: dict[str, Any] = json.loads(line)
-        return counters
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def _order(self, order: object) -> None:
         if self._shuttle is None or self._shuttle.stdin is None:

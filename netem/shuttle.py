@@ -3,8 +3,8 @@
     python -m netem.shuttle NAMESPACE_A NAMESPACE_B DEVICE
 
 It says ``open`` when both devices are there, and ends at the end of its standard input: whoever started it may die in
-any way. Orders are lines of JSON: a link's specification changes it, ``null`` asks for the counters, which are a line
-of JSON too.
+any way. Orders are lines of JSON: a link's specification changes it; ``null`` asks for the counters, and ``"drops"`` for
+the drops since it was changed (for each way, times of the monotonic clock and the client's ports), a line of JSON too.
 
 While packets are held it looks every 250 us, rather than at each packet: a third of the cost, and the mean error, half
 a tick on either side, is taken out of the delay.
@@ -85,6 +85,8 @@ class Shuttle:
             order = json.loads(line)
             if order is None:
                 print(json.dumps(self._counters()), flush=True)
+            elif order == "drops":
+                print(json.dumps(self._drops()), flush=True)
             else:
                 self._configure(LinkSpec.from_json(order))
         return bool(data)
@@ -92,6 +94,13 @@ class Shuttle:
     def _configure(self, spec: LinkSpec) -> None:
         for line, direction, seed in zip(self.lines, (spec.there, spec.back), (spec.seed, spec.seed + 1), strict=True):
             line.configure(direction, seed)
+
+    def _drops(self) -> dict[str, list[tuple[float, int]]]:
+        there, back = self.lines
+        return {
+            "there": [(round(at, 6), _port(packet, source=True)) for at, packet in there.drops],
+            "back": [(round(at, 6), _port(packet, source=False)) for at, packet in back.drops],
+        }
 
     def _counters(self) -> dict[str, object]:
         there, back = (asdict(line.counters) | {"held": len(line)} for line in self.lines)
@@ -102,6 +111,12 @@ class Shuttle:
             "cpu_s": time.process_time(),
             "realtime": self.is_realtime,
         }
+
+
+def _port(packet: bytes, source: bool) -> int:
+    """The source or the destination port of an IPv4 packet with TCP or UDP; 0 where it is cut short."""
+    at = (packet[0] & 0x0F) * 4 + (0 if source else 2)
+    return int.from_bytes(packet[at : at + 2], "big")
 
 
 def _read(fd: int) -> list[bytes]:

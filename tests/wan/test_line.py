@@ -104,3 +104,16 @@ def test_counters_add_up() -> None:
     assert counters.octets == 4000
     assert len(line.due(10.0)) == 500
     assert counters.sent == 500
+
+
+def test_drops_are_remembered_with_their_times_until_the_line_changes() -> None:
+    line = Line(Direction(loss=1.0), 1)
+    line.admit(1.0, [b"one"])
+    line.configure(Direction(rate=8e6, buffer=1500), 1)
+    assert list(line.drops) == []
+    line.admit(2.0, [bytes(1000), b"x" * 1000])
+    assert list(line.drops) == [(2.0, b"x" * 64)]
+    line.due(3.0)
+    line.configure(Direction(delay=1.0, limit=1), 1)
+    line.admit(3.0, [b"held", b"too many"])
+    assert list(line.drops) == [(3.0, b"too many")]
