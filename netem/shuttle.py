@@ -3,8 +3,9 @@
     python -m netem.shuttle NAMESPACE_A NAMESPACE_B DEVICE
 
 It says ``open`` when both devices are there, and ends at the end of its standard input: whoever started it may die in
-any way. Orders are lines of JSON: a link's specification changes it; ``null`` asks for the counters, and ``"drops"`` for
-the drops since it was changed (for each way, times of the monotonic clock and the client's ports), a line of JSON too.
+any way. Orders are lines of JSON: a link's specification changes it; ``null`` asks for the counters, and ``"drops"``
+for the drops since it was changed (for each way, times of the monotonic clock and the client's ports). Answers are
+lines of JSON too.
 
 While packets are held it looks every 250 us, rather than at each packet: a third of the cost, and the mean error, half
 a tick on either side, is taken out of the delay.
