@@ -1,4 +1,7 @@
-"""What servers and link use while a run goes on, from /proc each second: CPU, memory, datagrams, retransmissions."""
+"""What processes, hosts and link use while a run goes on, each second: CPU, memory, sockets, packets, queues.
+
+From /proc, and from the link's own counters. Counters count from the start of the sampling, all but those of `NOW`.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-__all__ = ["Sampler", "Usage", "network", "usage"]
+__all__ = ["NOW", "Sampler", "Usage", "network", "since", "usage"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -20,6 +23,8 @@ _COUNTERS = {
     "Udp": ("InDatagrams", "OutDatagrams", "RcvbufErrors"),
     "Tcp": ("InSegs", "OutSegs", "RetransSegs", "CurrEstab"),
 }
+NOW = ("Tcp.CurrEstab", "Udp.sockets", "Udp.queue")
+"""What is a number of the moment: connections, UDP sockets, and octets that wait in them to be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +68,27 @@ def network(pid: int) -> dict[str, int]:
         row = dict(zip(names.split(), values.partition(":")[2].split(), strict=True))
         for key in _COUNTERS.get(name, ()):
             counters[f"{name}.{key}"] = int(row[key])
+    sockets = [line.split() for line in Path(f"/proc/{pid}/net/udp").read_text().splitlines()[1:]]
+    counters["Udp.sockets"] = len(sockets)
+    counters["Udp.queue"] = sum(int(row[4].partition(":")[2], 16) for row in sockets)
     return counters
+
+
+def since(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
+    """What counters have grown by; those of `NOW` as they are."""
+    return {key: value if key in NOW else value - before[key] for key, value in now.items()}
 
 
 @dataclass(slots=True)
 class Sampler:
-    """Samples ``pids`` each second between :meth:`start` and :meth:`stop`, in a thread."""
+    """Samples ``pids`` and ``hosts`` each second between :meth:`start` and :meth:`stop`, in a thread.
+
+    ``link`` gives the link's counters; it is called in that thread.
+    """
 
     pids: Mapping[str, int]
     hosts: Mapping[Any, int]
+    link: Callable[[], dict[str, Any]] | None = None
     samples: list[dict[str, Any]] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -90,8 +107,15 @@ class Sampler:
             sample: dict[str, Any] = {"at": round(time.monotonic() - begin, 2)}
             for name, pid in self.pids.items():
                 now = usage(pid)
-                sample[name] = {"cpu_s": now.cpu_s, "rss_mb": now.rss_mb}
+                cpu = round(now.cpu_s - self._before[name].cpu_s, 3)
+                sample[name] = {"cpu_s": cpu, "rss_mb": now.rss_mb}
+            sample["network"] = self._traffic()
+            if self.link is not None:
+                sample["link"] = self.link()
             self.samples.append(sample)
+
+    def _traffic(self) -> dict[str, dict[str, int]]:
+        return {str(host): since(self._network[host], network(pid)) for host, pid in self.hosts.items()}
 
     def stop(self) -> dict[str, Any]:
         """What was used between start and stop."""
@@ -100,13 +124,9 @@ class Sampler:
             self._thread.join(5)
         after = {name: usage(pid) for name, pid in self.pids.items()}
         peak = {name: max([each[name]["rss_mb"] for each in self.samples] + [after[name].rss_mb]) for name in self.pids}
-        traffic = {}
-        for host, pid in self.hosts.items():
-            now, before = network(pid), self._network[host]
-            traffic[str(host)] = {key: now[key] if key == "Tcp.CurrEstab" else now[key] - before[key] for key in now}
         return {
             "cpu_s": {name: round(after[name].cpu_s - self._before[name].cpu_s, 3) for name in self.pids},
             "rss_mb": peak,
-            "network": traffic,
+            "network": self._traffic(),
             "samples": self.samples,
         }
