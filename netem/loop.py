@@ -43,9 +43,12 @@ class Second:
     in_flight: int
     mean: float
     p50: float
+    p95: float
     p99: float
     cpu_ms: float
     rss_mb: float
+    sessions_used: int
+    """Since the load began."""
 
 
 class Loop:
@@ -55,12 +58,17 @@ class Loop:
         self.run = run
         self.latencies = array("I")
         """Microseconds, in order of arrival. Kept plainly: a histogram in Python would take as long as asyncpg does."""
+        self.waited = array("I")
+        """Microseconds that those have waited, so far, who had no answer when patience ended."""
+        self.late: list[tuple[int, float, float]] = []
+        """Answers that took longer than the run's ``late_after``: the session, and the times of sending and answer."""
         self.done = self.failed = self.in_flight = 0
         self.used: set[int] = set()
         self.errors: dict[str, int] = {}
         self.asked = 0
         self._asks = asks
         self._random = Random(run.seed)
+        self._late_after = run.late_after
         self._start = 0.0
 
     @property
@@ -72,19 +80,28 @@ class Loop:
         return time.perf_counter() - self._start
 
     async def play(self, report: bool) -> float:
-        """Returns the seconds until the last answer. Raises TimeoutError where it does not come."""
+        """Returns the seconds until the last answer, or until patience ended: see :attr:`unanswered`."""
         self._start = time.perf_counter()
         tasks = self._tasks()
         telemetry = asyncio.create_task(self._report()) if report else None
         try:
             await self._schedule()
-            async with asyncio.timeout(self.run.load.seconds + PATIENCE):
-                await asyncio.gather(*tasks)
+            left = self.run.load.seconds + PATIENCE - self.now()
+            ended, _ = await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_EXCEPTION)
+            for task in ended:
+                task.result()
+            if len(ended) < len(tasks):
+                self._give_up()
             return self.now()
         finally:
             for task in [*tasks, *([telemetry] if telemetry else [])]:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def unanswered(self) -> int:
+        """What had no answer, and no error either, when patience ended."""
+        return self.asked - self.done - self.failed
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         """Those who ask; they end with the load."""
@@ -93,18 +110,28 @@ class Loop:
     async def _schedule(self) -> None:
         """Says what is to be asked when, where those who ask do not know by themselves."""
 
+    def _give_up(self) -> None:
+        """Patience has ended; those who are answered no more, and were not sent, have waited until now."""
+
     async def _ask(self, number: int, ask: Ask, intended: float) -> None:
         self.in_flight += 1
+        sent = self.now()
         try:
             await ask(self._random.randrange(ROWS))
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             self.failed += 1
             name = f"{type(error).__name__}: {error}"[:200]
             self.errors[name] = self.errors.get(name, 0) + 1
+        except asyncio.CancelledError:
+            self.waited.append(int((self.now() - intended) * 1e6))
+            raise
         else:
             self.done += 1
             self.used.add(number)
-            self.latencies.append(int((self.now() - intended) * 1e6))
+            now = self.now()
+            self.latencies.append(int((now - intended) * 1e6))
+            if self._late_after and now - sent > self._late_after:
+                self.late.append((number, self._start + sent, self._start + now))
         finally:
             self.in_flight -= 1
 
@@ -125,9 +152,11 @@ class Loop:
                 in_flight=self.in_flight,
                 mean=round(statistics.fmean(recent or (0,)) / 1000, 3),
                 p50=_at(recent, 0.5) / 1000,
+                p95=_at(recent, 0.95) / 1000,
                 p99=_at(recent, 0.99) / 1000,
                 cpu_ms=round((used - before) * 1000, 1),
                 rss_mb=rss_mb(),
+                sessions_used=len(self.used),
             )
             asked = self.asked
             say({"second": asdict(second)})

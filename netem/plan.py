@@ -13,9 +13,8 @@ ArmKind = Literal["direct", "pgbouncer", "pgbouncer-tls", "tcp", "tls", "quic", 
 """direct: TCP to Postgres; pgbouncer: TCP to PgBouncer; tcp, tls: TCP to our gateway; quic: a trunk in the client's
 process; sidecar: the same through `pgtrunk sidecar`; mux: all over one TCP connection to our gateway, to compare."""
 Login = Literal["", "trust", "md5", "scram", "cert"]
-LoadKind = Literal["fixed", "ramp", "closed", "burst"]
-WorkloadKind = Literal["select", "rows", "insert", "transaction", "cte", "function", "bulk", "connect"]
-"""connect: a session is opened, inserts a row, and is closed."""
+LoadKind = Literal["fixed", "ramp", "closed", "burst", "connect"]
+WorkloadKind = Literal["select", "rows", "insert", "transaction", "cte", "function", "bulk"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +34,11 @@ class Arm:
     per_request: bool = False
     """A connection of its own for each request."""
     initial: int = 0
-    """Sessions that a pool opens first, the others on demand. 0: all of them."""
+    """Sessions that a pool (asyncpg's) opens first, the others on demand. 0: no pool, and all of them first."""
+    reset: bool = True
+    """Whether a pool resets what comes back, as asyncpg's does unless told otherwise; a trunk's never does."""
+    tls_at_once: bool = False
+    """TLS begins with the first octet, without PostgreSQL's request for it (sslnegotiation=direct)."""
     login: Login = ""
     """How sessions prove who they are; "": as the servers' defaults have it."""
     competing: bool = False
@@ -54,10 +57,17 @@ class Arm:
             "plain" if self.redundancy == "off" else "",
             "each" if self.per_request else "",
             self.login,
+            "" if self.reset else "noreset",
+            "atonce" if self.tls_at_once else "",
             "shared" if self.competing else "",
         )
         size = f"{self.connections}x{self.streams}" if self.connections else str(self.sessions)
         return "-".join((self.kind, size, *filter(None, marks)))
+
+    @property
+    def starts_sidecar(self) -> bool:
+        """Whether the client starts its sidecar itself, so that there is one without a trunk: where logins count."""
+        return self.kind == "sidecar" and bool(self.login)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +75,16 @@ class Load:
     """How often something is asked. Times in seconds.
 
     fixed: ``rate`` per second; ramp: from 0 to ``rate``; closed: each session asks as soon as it has an answer, after
-    ``think``; burst: ``size`` at once, every ``every`` seconds. Open loops (all but closed) count latency from the
-    moment when something was to be asked, whether or not a session was free then.
+    ``think``; burst: ``size`` at once, every ``every`` seconds. These count latency from the moment when something was
+    to be asked, whether or not a session was free then. connect: sessions are opened, all of the arm's at once, by a
+    client that has none yet (cold) and then by one that has had some (warm); a single session ``size`` times over.
     """
 
     kind: LoadKind
     seconds: float
     rate: float = 0.0
+    step: float = 0.0
+    """ramp: asked at each step of so many seconds, at the rate of then, rounded down to whole queries; 0: evenly."""
     think: tuple[float, float] = (0.0, 0.0)
     """Between these, evenly."""
     size: int = 0
@@ -120,6 +133,13 @@ class Run:
     warmup: float = 1.0
     """Seconds of the same load ahead of the measured one, at a tenth of a ramp's rate."""
     seed: int = 1
+    rtt: float = 0.0
+    """Seconds, of the link as it was asked for."""
+    cert_file: str = ""
+    key_file: str = ""
+    """The client's certificate, for those logins that want one."""
+    late_after: float = 0.0
+    """Seconds from its sending after which an answer is noted as late, with its session; 0: none is."""
     thresholds: Thresholds = field(default_factory=Thresholds)
 
     def as_json(self) -> dict[str, Any]:

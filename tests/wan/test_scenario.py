@@ -15,15 +15,16 @@ from netem.scenario import Scenario
 
 FIXED = Load(kind="fixed", rate=500, seconds=3)
 RAMP = Load(kind="ramp", rate=10_000, seconds=30)
+STEPS = replace(RAMP, step=0.006)
 BURST = Load(kind="burst", size=500, every=2.0, seconds=5)
 
 
-@pytest.mark.parametrize(("load", "total"), [(FIXED, 1500), (RAMP, 150_000), (BURST, 1500)])
+@pytest.mark.parametrize(("load", "total"), [(FIXED, 1500), (RAMP, 150_000), (STEPS, 147_480), (BURST, 1500)])
 def test_as_much_is_asked_as_the_load_says(load: Load, total: int) -> None:
     assert schedule.total(load) == total
 
 
-@pytest.mark.parametrize("load", [FIXED, RAMP, BURST], ids=lambda load: load.kind)
+@pytest.mark.parametrize("load", [FIXED, RAMP, STEPS, BURST])
 def test_what_is_asked_by_a_moment_was_to_be_asked_before_it(load: Load) -> None:
     last = schedule.total(load)
     moments = [schedule.moment(load, number) for number in range(last)]
