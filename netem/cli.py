@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,13 @@ from netem.measure import measure
 from netem.runner import RESULTS, Runner
 from netem.scenario import OVERHEAD, Scenario
 from netem.spec import LinkSpec
+from netem.uml import host as uml
 
 if TYPE_CHECKING:
     from netem.measure import LinkReport, RoundTrips
     from netem.scenario import Cell
+
+    Tell = Callable[[Cell, dict[str, Any] | None], None]
 
 __all__ = ["main"]
 
@@ -54,15 +57,16 @@ def _parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, help=words, description=words)
         command.add_argument("--wan", metavar="SPEC", default="", help=f"the long link: {_SPEC}")
-        command.add_argument(
-            "--link", choices=["tc", "tun"], help="how it is made; default: the kernel's netem, if any"
-        )
+        kinds = ["tc", "tun"] if name == "up" else ["tc", "tun", "uml"]
+        command.add_argument("--link", choices=kinds, help="how it is made; default: the kernel's netem, if any")
         command.set_defaults(run=run)
     play = commands.add_parser("run", help="run a scenario, and store what came out", description="Runs a scenario.")
     play.add_argument("scenario", metavar="NAME", help=", ".join(Scenario.names()))
     play.add_argument("--quick", action="store_true", help="shorter, with fewer arms: to see that it works")
-    play.add_argument("--link", choices=["tc", "tun"], help="how the link is made")
-    play.add_argument("--output", metavar="FOLDER", type=Path, default=RESULTS, help="default: results/wan")
+    play.add_argument(
+        "--link", choices=["tc", "tun", "uml"], help="how the link is made; uml: netem in a User-Mode Linux"
+    )
+    play.add_argument("--output", metavar="FOLDER", type=Path, help="default: results/wan; for --link uml results/uml")
     play.set_defaults(run=_run)
     report = commands.add_parser(
         "report", help="make the report of all that is stored", description="Makes the report."
@@ -101,37 +105,60 @@ def _status(_arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    with Lab(LinkSpec.parse(arguments.wan), arguments.link) as lab:
+    spec = LinkSpec.parse(arguments.wan)
+    if arguments.link == "uml":
+        _print(uml.check(spec))
+        return 0
+    with Lab(spec, arguments.link) as lab:
         report = measure(lab)
     _print(report)
     return 0
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    command = "python -m netem " + " ".join(sys.argv[1:])
+    folder = arguments.output or RESULTS
+    if arguments.link == "uml":
+        folder = arguments.output or RESULTS.with_name("uml")
+        guest = uml.UmlRunner(arguments.scenario, quick=arguments.quick, command=command, folder=folder)
+        _announce(guest.scenario, uml.OVERHEAD)
+        print(*guest.notes(), sep="\n")
+        _follow(guest.scenario, uml.OVERHEAD, guest.run)
+        return 0
     scenario = Scenario.load(arguments.scenario, quick=arguments.quick)
+    _announce(scenario, OVERHEAD)
+    with Lab(link=arguments.link) as lab:
+        print(f"link: {lab.link.kind}, since {lab.why}")
+        _follow(scenario, OVERHEAD, Runner(scenario, lab, command=command, folder=folder).run)
+    return 0
+
+
+def _announce(scenario: Scenario, overhead: float) -> None:
     cells = list(scenario.cells())
     print(f"{scenario.name}: {scenario.question}")
     if scenario.dropped:
         print(f"--quick leaves out {', '.join(scenario.dropped)}")
-    print(f"{len(cells)} runs, about {scenario.seconds / 60:.0f} min")
-    command = "python -m netem " + " ".join(sys.argv[1:])
-    with Lab(link=arguments.link) as lab, _progress() as progress:
-        print(f"link: {lab.link.kind}, since {lab.why}")
-        bar = progress.add_task(scenario.name, total=scenario.seconds)
+    print(f"{len(cells)} runs, about {_seconds(cells, overhead) / 60:.0f} min")
+
+
+def _follow(scenario: Scenario, overhead: float, run: Callable[[Tell], None]) -> None:
+    """``run`` tells of each second and result, which are shown."""
+    cells = list(scenario.cells())
+    with _progress() as progress:
+        bar = progress.add_task(scenario.name, total=_seconds(cells, overhead))
 
         def tell(cell: Cell, result: dict[str, Any] | None) -> None:
             if result is None:
                 progress.update(bar, advance=1, description=cell.name)
                 return
-            progress.update(bar, completed=_so_far(cells, cell))
+            progress.update(bar, completed=_seconds(cells[: cells.index(cell) + 1], overhead))
             found = result["result"]
             progress.console.print(
                 f"{cell.setting:22} {cell.arm.name:22} {found['per_second']:8.0f}/s  p50 {found['p50_ms']:8.1f}  "
                 f"p99 {found['p99_ms']:8.1f}  p99.9 {found['p99.9_ms']:8.1f} ms  failed {found['failed']}"
             )
 
-        Runner(scenario, lab, command=command, folder=arguments.output).run(tell)
-    return 0
+        run(tell)
 
 
 def _report(arguments: argparse.Namespace) -> int:
@@ -143,8 +170,8 @@ def _report(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _so_far(cells: list[Cell], done: Cell) -> float:
-    return sum(cell.load.seconds + OVERHEAD for cell in cells[: cells.index(done) + 1])
+def _seconds(cells: Sequence[Cell], overhead: float) -> float:
+    return sum(cell.load.seconds + overhead for cell in cells)
 
 
 def _progress() -> Progress:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from netem.plan import Arm
     from netem.scenario import Cell, Scenario
 
-__all__ = ["RESULTS", "Runner", "growth"]
+__all__ = ["RESULTS", "Runner", "growth", "made"]
 
 _ROOT = Path(__file__).resolve().parents[1]
 RESULTS = _ROOT / "results" / "wan"
@@ -92,7 +92,7 @@ class Runner:
             "arm": cell.arm.name,
             "setting": cell.setting,
             "repetition": cell.repetition,
-            "made": _made(self._command, begun),
+            "made": made(self._command, begun),
             "link": link,
             "link_counters": carried,
             "plan": {
@@ -183,7 +183,8 @@ def _last_words(said: str) -> str:
     return next((line for line in reversed(lines) if line), "it said nothing")
 
 
-def _made(command: str, begun: datetime) -> dict[str, Any]:
+def made(command: str, begun: datetime) -> dict[str, Any]:
+    """By what, when and on which machine a result was made."""
     git = subprocess.run(
         ["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, cwd=_ROOT, check=False
     )

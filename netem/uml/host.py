@@ -1,0 +1,144 @@
+"""A check, or a scenario, in a guest: what the machine's side does. It boots, follows, and stores what comes out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from netem import pgbouncer
+from netem.errors import LabError
+from netem.hosts import require_root
+from netem.runner import made
+from netem.scenario import Cell, Scenario
+from netem.uml.box import Box
+from netem.uml.order import Order
+from netem.uml.said import Checked, Failed, Second, Stored, Up
+from netem.uml.scale import SHARE, scaled, words
+
+if TYPE_CHECKING:
+    from netem.measure import LinkReport
+    from netem.spec import LinkSpec
+
+__all__ = ["OVERHEAD", "UmlRunner", "check"]
+
+_ROOT = Path(__file__).resolve().parents[2]
+_CHECK = 120.0
+"""Seconds for a boot and a check: ten times what they take on a busy machine."""
+_PATIENCE = 180.0
+"""Seconds for a boot and the servers; for each run, beyond twice its load, a third of it."""
+OVERHEAD = 12.0
+"""Seconds that a run takes besides its load, in a guest."""
+
+
+def check(spec: LinkSpec) -> LinkReport:
+    """Measures a link of real netem in a guest. Raises :class:`LabError`."""
+    report = None
+    with _box() as box:
+        box.boot(Order(verb="check", spec=spec.as_json()))
+        kernel = "?"
+        for said in box.follow(_CHECK):
+            match said:
+                case Up(kernel):
+                    pass
+                case Checked(found):
+                    report = replace(found, kind="uml", why=_why(kernel))
+                case Failed(why):
+                    raise LabError(f"in the guest: {why}")
+                case _:
+                    pass
+        code = box.code()
+        if report is None:
+            raise LabError(f"the check in the guest ended with exit code {code}: {box.last_words()}")
+    return report
+
+
+class UmlRunner:
+    """One scenario in a guest: as `netem.runner.Runner`, but that it brings its laboratory, and scales the scenario."""
+
+    def __init__(self, name: str, *, quick: bool, command: str, folder: Path, share: float = SHARE) -> None:
+        without = _missing()
+        self._scaled = scaled(Scenario.load(name, quick=quick), share, without)
+        self.folder = folder / name
+        self.kernel = ""
+        """The guest's, as soon as it is up."""
+        self._order = Order(
+            verb="run", scenario=name, quick=quick, share=share, without=tuple(without), command=command
+        )
+
+    @property
+    def scenario(self) -> Scenario:
+        """As it is run."""
+        return self._scaled.scenario
+
+    def notes(self) -> list[str]:
+        """What is different from the scenario's file, in words."""
+        notes = [words(self._order.share)]
+        if self._scaled.twins:
+            notes.append(f"left out, since they would now be the same as others: {', '.join(self._scaled.twins)}")
+        if self._scaled.missing:
+            notes.append(f"left out without PgBouncer (apt-get install pgbouncer): {', '.join(self._scaled.missing)}")
+        return notes
+
+    def run(self, tell: Callable[[Cell, dict[str, Any] | None], None]) -> None:
+        """All cells; ``tell`` hears of each second (None) and of each cell's result. Raises :class:`LabError`."""
+        cells = {cell.name: cell for cell in self.scenario.cells()}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        limit = _PATIENCE + sum(cell.load.seconds * 2 + _PATIENCE / 3 for cell in cells.values())
+        with _box() as box:
+            box.boot(self._order)
+            for said in box.follow(limit):
+                match said:
+                    case Up(kernel):
+                        self.kernel = kernel
+                    case Second(name):
+                        tell(cells[name], None)
+                    case Stored(name):
+                        tell(cells[name], self._store(box.folder / "results" / self.scenario.name, name))
+                    case Failed(why):
+                        raise LabError(f"in the guest: {why}")
+                    case Checked():
+                        pass
+            if code := box.code():
+                raise LabError(f"the scenario in the guest ended with exit code {code}: {box.last_words()}")
+
+    def _store(self, source: Path, name: str) -> dict[str, Any]:
+        """Takes the files of one run over, with what is to be known of the machine around the guest."""
+        stored = json.loads((source / f"{name}.json").read_text())
+        result = _amended(stored, self.kernel, self._order)
+        (self.folder / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+        for other in source.glob("*"):
+            if other.name.startswith(f"{name}.") and other.suffix != ".json":
+                shutil.copyfile(other, self.folder / other.name)
+        return result
+
+
+def _amended(stored: dict[str, Any], kernel: str, order: Order) -> dict[str, Any]:
+    guest = {"kind": "User-Mode Linux", **{key: stored["made"][key] for key in ("kernel", "cores", "load_average")}}
+    machine = made(order.command, datetime.now(UTC)) | {"date": stored["made"]["date"], "guest": guest}
+    return {
+        **stored,
+        "made": machine,
+        "link": {**stored["link"], "kind": "uml", "why": _why(kernel)},
+        "scaled": {"share": order.share, "words": words(order.share)},
+    }
+
+
+def _why(kernel: str) -> str:
+    return f"asked for: netem of User-Mode Linux {kernel}"
+
+
+def _missing() -> Collection[str]:
+    """The kinds of arms that nothing serves here."""
+    return () if pgbouncer.program() else ("pgbouncer", "pgbouncer-tls")
+
+
+def _box() -> Box:
+    require_root()
+    environment = {"PGBOUNCER": program} if (program := pgbouncer.program()) else {}
+    return Box(Path(sys.executable), _ROOT, environment=environment)
