@@ -18,56 +18,73 @@ from typing import TYPE_CHECKING, Any
 
 from hdrh.histogram import HdrHistogram
 
+from netem.asks import asks
 from netem.closed_loop import ClosedLoop
+from netem.connects import Alone, Storm, storm_figures
 from netem.loop import LONGEST, Loop, cpu, rss_mb, say
 from netem.open_loop import OpenLoop
 from netem.plan import Run
-from netem.sessions import opened, ways
-from netem.workloads import Ask, connecting, prepare
+from netem.sessions import ways
 
 if TYPE_CHECKING:
-    import asyncpg
-
     import pgtrunk
+    from netem.workloads import Ask
 
 __all__ = ["main"]
 
+_PERCENTILES = (50, 90, 95, 99, 99.9)
+_WAN_FLOWS = ("direct", "pgbouncer", "pgbouncer-tls", "tcp", "tls", "quic")
+"""Kinds of arms whose sessions' own sockets are on the long link."""
+
 
 async def _main(run: Run) -> dict[str, Any]:
-    async with ways(run) as (connect, trunk):
+    if run.load.kind == "connect":
+        return await (_alone(run) if run.arm.sessions == 1 else _storms(run))
+    async with ways(run) as way:
         begin = time.perf_counter()
-        is_connect = run.workload.kind == "connect"
-        async with opened(connect, 0 if is_connect else run.arm.sessions) as connections:
+        async with asks(run, way) as (ready, pool):
             setup = time.perf_counter() - begin
-            if is_connect:
-                asks = [connecting(connect)] * run.arm.sessions
-            else:
-                asks = list(await asyncio.gather(*(_first(connection, run) for connection in connections)))
             if run.warmup:
-                await _loop(_warmup(run), asks).play(report=False)
+                await _loop(_warmup(run), ready).play(report=False)
             # What is there now stays: the collector need not look through it while latencies are taken.
             gc.collect()
             gc.freeze()
             say({"ready": run.arm.sessions})
             used = cpu()
-            loop = _loop(run, asks)
+            loop = _loop(run, ready)
             seconds = await loop.play(report=True)
-            return _result(loop, seconds, setup, cpu() - used, trunk)
+            result = _result(loop, seconds, setup, cpu() - used, way.trunk)
+            return result if pool is None else result | {"sessions_used": pool.get_size()}
+
+
+async def _alone(run: Run) -> dict[str, Any]:
+    loop = Alone(run)
+    say({"ready": 1})
+    used = cpu()
+    seconds = await loop.play(report=True)
+    return _result(loop, seconds, 0.0, cpu() - used, None) | loop.figures()
+
+
+async def _storms(run: Run) -> dict[str, Any]:
+    """The result is that of the cold one."""
+    async with ways(run) as way:
+        say({"ready": run.arm.sessions})
+        used = cpu()
+        cold = Storm(run, way)
+        seconds = await cold.play(report=True)
+        used = cpu() - used
+        await cold.finish()
+        result = _result(cold, seconds, 0.0, used, way.trunk)
+        warm = Storm(run, way)
+        again = await warm.play(report=False)
+        await warm.finish()
+        figures = _result(warm, again, 0.0, 0.0, None) | storm_figures(warm)
+        kept = ("done", "failed", "errors", "p50_ms", "p99_ms", "last_ms", "all_answered_ms")
+        return result | storm_figures(cold) | {f"{key}_warm": figures[key] for key in kept}
 
 
 def _loop(run: Run, asks: list[Ask]) -> Loop:
     return (ClosedLoop if run.load.kind == "closed" else OpenLoop)(run, asks)
-
-
-async def _first(connection: asyncpg.Connection, run: Run) -> Ask:
-    """What the session asks, prepared and asked once.
-
-    asyncpg prepares with Flush, without Sync: PgBouncer's server stays with this session until it asks something. Were
-    all sessions to prepare first, those without a server would wait for ever.
-    """
-    ask = await prepare(connection, run.workload)
-    await ask(0)
-    return ask
 
 
 def _warmup(run: Run) -> Run:
@@ -81,14 +98,17 @@ def _result(
     loop: Loop, seconds: float, setup: float, used: float, trunk: pgtrunk.StreamManager | None
 ) -> dict[str, Any]:
     histogram = HdrHistogram(1, LONGEST, 3)
-    for latency in loop.latencies:
-        histogram.record_value(latency)
-    percentiles = {f"p{each:g}_ms": histogram.get_value_at_percentile(each) / 1000 for each in (50, 90, 99, 99.9)}
+    for latency in (*loop.latencies, *loop.waited):
+        histogram.record_value(min(latency, LONGEST))
+    percentiles = {f"p{each:g}_ms": histogram.get_value_at_percentile(each) / 1000 for each in _PERCENTILES}
+    too_late = loop.run.thresholds.too_late_ms * 1000
     return {
         "asked": loop.asked,
         "done": loop.done,
         "failed": loop.failed,
         "errors": loop.errors,
+        "unanswered": loop.unanswered,
+        "too_late": sum(latency > too_late for latency in loop.latencies) if too_late else 0,
         "seconds": round(seconds, 3),
         "per_second": round(loop.done / seconds, 1),
         "mean_ms": round(histogram.get_mean_value() / 1000, 3),
@@ -100,7 +120,7 @@ def _result(
         "client_cpu_s": round(used, 3),
         "client_cpu_us": round(used / max(1, loop.done) * 1e6, 1),
         "client_rss_mb": rss_mb(),
-        "trunk": None if trunk is None else {key: repr(value) for key, value in asdict(trunk.stats()).items()},
+        "trunk": None if trunk is None else asdict(trunk.stats()),
         "histogram": histogram.encode().decode(),
     }
 

@@ -7,14 +7,28 @@ from typing import Any, Literal, get_args
 
 from netem.errors import LabError
 
-__all__ = ["Arm", "ArmKind", "Load", "LoadKind", "Login", "Run", "Thresholds", "Workload", "WorkloadKind"]
+__all__ = [
+    "Arm",
+    "ArmKind",
+    "Beside",
+    "Load",
+    "LoadKind",
+    "Login",
+    "Run",
+    "Thresholds",
+    "Workload",
+    "WorkloadKind",
+    "checked_kind",
+]
 
 ArmKind = Literal["direct", "pgbouncer", "pgbouncer-tls", "tcp", "tls", "quic", "sidecar", "mux"]
 """direct: TCP to Postgres; pgbouncer: TCP to PgBouncer; tcp, tls: TCP to our gateway; quic: a trunk in the client's
 process; sidecar: the same through `pgtrunk sidecar`; mux: all over one TCP connection to our gateway, to compare."""
 Login = Literal["", "trust", "md5", "scram", "cert"]
 LoadKind = Literal["fixed", "ramp", "closed", "burst", "connect"]
-WorkloadKind = Literal["select", "rows", "insert", "transaction", "cte", "function", "bulk"]
+WorkloadKind = Literal["select", "rows", "insert", "transaction", "cte", "function"]
+Beside = Literal["", "copy-out", "copy-in", "rows"]
+"""What other sessions do meanwhile without a pause: COPY to the client, COPY from it, or answers of one large row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +111,15 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What is asked. ``octets`` is the size of an answer (rows) or of all of a transfer (bulk)."""
+    """What is asked. ``octets`` is the size of an answer (rows), or of a transfer beside."""
 
     kind: WorkloadKind = "select"
     octets: int = 100
+    beside: Beside = ""
+    beside_sessions: int = 2
+    """How many move data beside, besides the arm's sessions."""
+    think: float = 0.0
+    """Seconds that an application thinks after each statement of a transaction; in one statement, ahead of it."""
     name: str = ""
     """Its part in a setting's name, where a scenario has several."""
 

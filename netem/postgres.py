@@ -1,8 +1,9 @@
 """Postgres on the database's host, as a program of its own.
 
-    python -m netem.postgres ADDRESS NETWORK ...
+    python -m netem.postgres ADDRESS MAX_CONNECTIONS NETWORK ...
 
 It says a line of JSON when all is there (port, user, password, database), and ends at the end of its standard input.
+Besides the user, who logs in by SCRAM, there are trust_user, md5_user and scram_user, with the same password.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from pgtrunk_gateway.demo.postgres import EmbeddedPostgres
 __all__ = ["main"]
 
 _DATABASE, _USER = "wan", "app"
-_SETTINGS: dict[str, str | int | bool] = {"max_connections": 700, "shared_buffers": "256MB", "max_wal_size": "1GB"}
+_SETTINGS: dict[str, str | int | bool] = {"shared_buffers": "256MB", "max_wal_size": "1GB"}
+_LOGINS = {"trust": "trust", "md5": "md5", "scram": "scram-sha-256"}
 
 
 async def _fill(server: EmbeddedPostgres, password: str) -> None:
@@ -28,6 +30,7 @@ async def _fill(server: EmbeddedPostgres, password: str) -> None:
     try:
         await admin.execute(f"CREATE USER {_USER} PASSWORD '{password}'")
         await admin.execute(f"CREATE DATABASE {_DATABASE} OWNER {_USER}")
+        await _let_in(admin, server, password)
     finally:
         await admin.close()
     owner = await asyncpg.connect(server.dsn(user=_USER, password=password, database=_DATABASE))
@@ -41,10 +44,24 @@ async def _fill(server: EmbeddedPostgres, password: str) -> None:
         await owner.close()
 
 
+async def _let_in(admin: asyncpg.Connection, server: EmbeddedPostgres, password: str) -> None:
+    """Makes a user for each login. The first line of pg_hba.conf that fits decides, so theirs come first."""
+    lines = []
+    for login, method in _LOGINS.items():
+        await admin.execute(f"SET password_encryption = '{'md5' if login == 'md5' else 'scram-sha-256'}'")
+        await admin.execute(f"CREATE USER {login}_user PASSWORD '{password}'")
+        lines += [f"host all {login}_user {network} {method}\n" for network in server.clients]
+    hba = server.socket_dir / "hba"
+    await asyncio.to_thread(lambda: hba.write_text("".join(lines) + hba.read_text()))
+    await admin.execute("SELECT pg_reload_conf()")
+
+
 def main() -> int:
-    address, *networks = sys.argv[1:]
+    address, connections, *networks = sys.argv[1:]
     password = secrets.token_urlsafe(12)
-    with EmbeddedPostgres(host=address, clients=networks, settings=_SETTINGS) as server:
+    with EmbeddedPostgres(
+        host=address, clients=networks, max_connections=int(connections), settings=_SETTINGS
+    ) as server:
         asyncio.run(_fill(server, password))
         login = {"user": _USER, "password": password, "database": _DATABASE}
         print(json.dumps({"port": server.port, "pid": server.pid, **login}), flush=True)

@@ -49,7 +49,7 @@ class Runner:
     def __init__(self, scenario: Scenario, lab: Lab, *, command: str, folder: Path = RESULTS) -> None:
         self.scenario = scenario
         self.lab = lab
-        self.servers = Servers(lab, pool_size=scenario.pool_size)
+        self.servers = Servers(lab, pool_size=scenario.pool_size, max_connections=scenario.max_connections)
         self.folder = folder / scenario.name
         self._command = command
         self._routes = ""
@@ -79,9 +79,12 @@ class Runner:
             port=port,
             ca_file=self.servers.ca_file,
             seed=cell.repetition,
+            rtt=cell.link.rtt,
+            cert_file=self.servers.certificate[0],
+            key_file=self.servers.certificate[1],
             thresholds=self.scenario.thresholds,
             database=login["database"],
-            user=login["user"],
+            user=self.servers.user(cell.arm),
             password=login["password"],
         )
         begun = datetime.now(UTC)
@@ -101,6 +104,7 @@ class Runner:
                 "workload": asdict(cell.workload),
                 "thresholds": asdict(self.scenario.thresholds),
                 "pool_size": self.scenario.pool_size,
+                "max_connections": self.scenario.max_connections,
             },
             "result": result,
             "used": used,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from netem.errors import LabError
-from netem.plan import Arm, ArmKind, Load, LoadKind, Login, Thresholds, Workload, WorkloadKind, checked_kind
+from netem.plan import Arm, ArmKind, Beside, Load, LoadKind, Login, Thresholds, Workload, WorkloadKind, checked_kind
 from netem.spec import LinkSpec
 
 __all__ = ["OVERHEAD", "Cell", "NamedLink", "Scenario"]
@@ -67,6 +67,8 @@ class Scenario:
     workloads: tuple[Workload, ...]
     repetitions: int = 3
     pool_size: int = 20
+    max_connections: int = 700
+    """Of Postgres."""
     thresholds: Thresholds = field(default_factory=Thresholds)
     dropped: tuple[str, ...] = ()
     """Arms that a quick run leaves out."""
@@ -104,6 +106,7 @@ class Scenario:
             workloads=tuple(_workload(each, only=len(workloads) == 1) for each in workloads),
             repetitions=data.get("repetitions", 3),
             pool_size=data.get("pool_size", 20),
+            max_connections=data.get("max_connections", 700),
             thresholds=Thresholds(**data.get("thresholds", {})),
         )
         return scenario._quick(data.get("quick", {})) if quick else scenario
@@ -192,10 +195,11 @@ def _load(data: dict[str, Any]) -> Load:
 def _workload(data: dict[str, Any], *, only: bool) -> Workload:
     workload = Workload(**data)
     checked_kind(workload.kind, WorkloadKind)
+    checked_kind(workload.beside, Beside)
     if workload.name or only:
         return workload
-    sized = workload.kind in ("rows", "bulk")
-    return replace(workload, name=f"{workload.kind}-{workload.octets}" if sized else workload.kind)
+    size = f"-{workload.octets}" if workload.kind == "rows" else ""
+    return replace(workload, name=(workload.beside or workload.kind) + size)
 
 
 def _fit_for_files(spec: str) -> str:

@@ -30,7 +30,9 @@ __all__ = ["Servers"]
 
 _ROOT = str(Path(__file__).resolve().parents[1])
 _START = 30.0
-_GATEWAY, _PGBOUNCER, _PGBOUNCER_TLS, _MUX, _NEAR = 6432, 6433, 6434, 6435, 6436
+_FIRST_PORT = 6432
+_AUTH = {"": "scram-sha-256", "trust": "trust", "md5": "md5", "scram": "scram-sha-256", "cert": "cert"}
+"""PgBouncer's auth_type, and ours, by an arm's login."""
 _INI = """\
 [databases]
 wan = host={database} port={port}
@@ -39,7 +41,8 @@ wan = host={database} port={port}
 listen_addr = {gateway}, 127.0.0.1
 listen_port = {listen}
 unix_socket_dir =
-auth_type = scram-sha-256
+listen_backlog = 2048
+auth_type = {auth_type}
 auth_file = {folder}/userlist.txt
 pool_mode = transaction
 default_pool_size = {pool_size}
@@ -53,13 +56,16 @@ logfile = {folder}/{listen}.log
 
 
 class Servers:
-    """The servers of one laboratory. ``pids`` are those to sample, by what they are."""
+    """The servers of one laboratory. ``pids`` are those that serve the arm of the last :meth:`address`, by job."""
 
-    def __init__(self, lab: Lab, *, pool_size: int = 20) -> None:
+    def __init__(self, lab: Lab, *, pool_size: int = 20, max_connections: int = 700) -> None:
         self.lab = lab
         self.pool_size = pool_size
+        self.max_connections = max_connections
         self.pids: dict[str, int] = {}
         self.login: dict[str, Any] = {}
+        self._postgres = 0
+        self._ports: dict[str, int] = {}
         self._folder = Path()
         self._files: CertificateFiles
         self._running: dict[str, subprocess.Popen[str]] = {}
@@ -71,14 +77,21 @@ class Servers:
         self._folder.chmod(0o755)
         self._files = create_certificates(self._folder / "certs", names=[ADDRESSES["gateway", WAN_DEVICE]])
         lab, networks = self.lab, ("10.77.0.0/24", "10.78.0.0/24")
-        argv = [sys.executable, "-m", "netem.postgres", ADDRESSES["database", LAN_DEVICE], *networks]
+        argv = [
+            sys.executable,
+            "-m",
+            "netem.postgres",
+            ADDRESSES["database", LAN_DEVICE],
+            str(self.max_connections),
+            *networks,
+        ]
         process = lab.hosts.popen("database", argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_ROOT)
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
             raise LabError("Postgres did not start on the database's host")
         self.login = json.loads(line)
-        self.pids["postgres"] = self.login.pop("pid")
+        self._postgres = self.login.pop("pid")
         self._write("userlist.txt", f'"{self.login["user"]}" "{self.login["password"]}"\n')
 
     def close(self) -> None:
@@ -90,104 +103,129 @@ class Servers:
     def ca_file(self) -> str:
         return str(self._files.ca_cert)
 
+    @property
+    def certificate(self) -> tuple[str, str]:
+        """Of the client, who is the user ``app``, and its key."""
+        return str(self._files.client_cert), str(self._files.client_key)
+
+    def user(self, arm: Arm) -> str:
+        """Who logs in: Postgres has a user for each login, a pooler has them all in common."""
+        if arm.kind == "direct" and arm.login:
+            return f"{arm.login}_user"
+        user: str = self.login["user"]
+        return user
+
     def address(self, arm: Arm) -> tuple[str, int]:
         """Where this arm's sessions go; starts what they need."""
+        self.pids = {"postgres": self._postgres}
         gateway = ADDRESSES["gateway", WAN_DEVICE]
         match arm.kind:
+            case "direct" if arm.login == "cert":
+                raise LabError(f"{arm.name}: the Postgres here has no TLS, and so no login by certificate")
             case "direct":
                 return ADDRESSES["database", LAN_DEVICE], self.login["port"]
-            case "pgbouncer":
-                return gateway, self._pgbouncer(_PGBOUNCER, "")
-            case "pgbouncer-tls":
-                return gateway, self._pgbouncer(_PGBOUNCER_TLS, self._tls())
-            case "tcp" | "tls" | "quic":
-                return gateway, self._gateway()
-            case "sidecar":
+            case "pgbouncer" | "pgbouncer-tls":
+                return gateway, self._pgbouncer(arm)
+            case "sidecar" if not arm.starts_sidecar:
                 return "127.0.0.1", self._sidecar(arm)
+            case "tcp" | "tls" | "quic" | "sidecar":
+                return gateway, self._gateway(arm)
             case "mux":
-                return "127.0.0.1", self._mux()
+                return "127.0.0.1", self._mux(arm)
 
     # -- each of them
 
-    def _gateway(self) -> int:
-        def argv() -> Sequence[str]:
-            tls = self._tls().replace("require", "allow")
-            quic = f"quic_cert_file = {self._files.server_cert}\nquic_key_file = {self._files.server_key}\n"
-            quic += "quic_max_streams = 5000\n"
-            ini = self._ini("gateway.ini", "pgtrunk", _GATEWAY, tls + quic)
+    def _gateway(self, arm: Arm) -> int:
+        def argv(port: int) -> Sequence[str]:
+            extra = self._tls("verify-full" if arm.login == "cert" else "allow")
+            extra += f"quic_cert_file = {self._files.server_cert}\nquic_key_file = {self._files.server_key}\n"
+            extra += "quic_max_streams = 5000\n"
+            if arm.login == "cert":
+                extra += f"quic_client_ca_file = {self._files.ca_cert}\n"
+            if arm.redundancy:
+                extra += f"quic_redundancy = {arm.redundancy}\n"
+            ini = self._ini("pgtrunk", port, _AUTH[arm.login], extra)
             return [str(Path(sys.executable).with_name("pgtrunk-gateway")), "--quiet", ini]
 
-        return self._server("gateway", "gateway", _GATEWAY, argv)
+        return self._server("gateway", "gateway", argv, _AUTH[arm.login], arm.redundancy)
 
-    def _pgbouncer(self, port: int, extra: str) -> int:
-        def argv() -> Sequence[str]:
+    def _pgbouncer(self, arm: Arm) -> int:
+        def argv(port: int) -> Sequence[str]:
             program = os.environ.get("PGBOUNCER") or shutil.which("pgbouncer", path=f"{os.defpath}:/usr/sbin")
             if program is None:
                 raise LabError("PgBouncer is not here: apt-get install pgbouncer, or PGBOUNCER=/path/to/pgbouncer")
-            ini = self._ini(f"{port}.ini", "pgbouncer", port, extra, statements=_has_statements(program))
+            extra = (
+                self._tls("verify-full" if arm.login == "cert" else "require") if arm.kind == "pgbouncer-tls" else ""
+            )
+            ini = self._ini("pgbouncer", port, _AUTH[arm.login], extra, statements=_has_statements(program))
             as_nobody = ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "--pdeathsig", "KILL"]
             for file in (self._folder, *self._folder.rglob("*")):
                 shutil.chown(file, "nobody")
             return [*as_nobody, "--", program, "--quiet", ini]
 
-        return self._server(f"pgbouncer-{port}", "gateway", port, argv)
+        return self._server("pgbouncer", "gateway", argv, arm.kind, _AUTH[arm.login])
 
     def _sidecar(self, arm: Arm) -> int:
-        name = f"sidecar-{arm.name}"
-        port = _NEAR + 10 + sum(each.startswith("sidecar-") for each in self._running if each != name)
-        gateway = f"{ADDRESSES['gateway', WAN_DEVICE]}:{self._gateway()}"
+        gateway = f"{ADDRESSES['gateway', WAN_DEVICE]}:{self._gateway(arm)}"
         size = ["--connections", str(arm.connections), "--streams-per-connection", str(arm.streams)]
+        size += ["--redundancy", arm.redundancy] if arm.redundancy else []
         argv = [sys.executable, "-m", "pgtrunk.cli", "sidecar", gateway, "--ca", self.ca_file, *size]
-        return self._server(name, "client", port, lambda: [*argv, "--listen", f"127.0.0.1:{port}"])
+        return self._server("sidecar", "client", lambda port: [*argv, "--listen", f"127.0.0.1:{port}"], arm.name)
 
-    def _mux(self) -> int:
-        gateway = ADDRESSES["gateway", WAN_DEVICE]
-        far = [sys.executable, "-m", "netem.mux", "far", gateway, str(_MUX), str(self._gateway())]
-        self._server("mux-far", "gateway", _MUX, lambda: far)
-        near = [sys.executable, "-m", "netem.mux", "near", str(_NEAR), gateway, str(_MUX)]
-        return self._server("mux-near", "client", _NEAR, lambda: near)
+    def _mux(self, arm: Arm) -> int:
+        gateway, behind = ADDRESSES["gateway", WAN_DEVICE], str(self._gateway(arm))
+        program = [sys.executable, "-m", "netem.mux"]
+        far = self._server("mux-far", "gateway", lambda port: [*program, "far", gateway, str(port), behind])
+        return self._server("mux-near", "client", lambda port: [*program, "near", str(port), gateway, str(far)])
 
     # -- how
 
-    def _server(self, name: str, host: Host, port: int, argv: Callable[[], Sequence[str]]) -> int:
-        """Starts it where it does not run yet, and returns its port when it listens."""
-        if name in self._running:
-            if self._running[name].poll() is not None:
-                raise LabError(f"{name} has ended (exit code {self._running[name].returncode})")
-            return port
-        log = (self._folder / f"{name}.said").open("w")
-        with log:
-            process = self.lab.hosts.popen(host, argv(), stdout=log, stderr=log, cwd=_ROOT)
+    def _server(self, job: str, host: Host, argv: Callable[[int], Sequence[str]], *marks: str) -> int:
+        """Starts it where it does not run yet, and returns its port. ``marks`` tell it from others of its job."""
+        name = "-".join((job, *filter(None, marks)))
+        port = self._ports.setdefault(name, _FIRST_PORT + len(self._ports))
+        if name not in self._running:
+            self._running[name] = self._start(name, host, port, argv(port))
+        process = self._running[name]
+        if process.poll() is not None:
+            raise LabError(f"{name} has ended (exit code {process.returncode})")
+        self.pids[job] = process.pid
+        return port
+
+    def _start(self, name: str, host: Host, port: int, argv: Sequence[str]) -> subprocess.Popen[str]:
+        said = self._folder / f"{name}.said"
+        with said.open("w") as log:
+            process = self.lab.hosts.popen(host, argv, stdout=log, stderr=log, cwd=_ROOT)
         deadline = time.monotonic() + _START
         while not _listens(process.pid, port):
             if process.poll() is not None or time.monotonic() > deadline:
-                said = (self._folder / f"{name}.said").read_text().strip().rpartition("\n")[2]
-                raise LabError(f"{name} does not listen on port {port} of {host}: {said}")
+                last = said.read_text().strip().rpartition("\n")[2]
+                raise LabError(f"{name} does not listen on port {port} of {host}: {last}")
             time.sleep(0.02)
-        self._running[name] = process
-        self.pids[name] = process.pid
-        return port
+        return process
 
-    def _tls(self) -> str:
+    def _tls(self, mode: str) -> str:
         files = self._files
+        authority = f"client_tls_ca_file = {files.ca_cert}\n" if mode.startswith("verify") else ""
         return (
-            "client_tls_sslmode = require\n"
+            f"client_tls_sslmode = {mode}\n{authority}"
             f"client_tls_cert_file = {files.server_cert}\nclient_tls_key_file = {files.server_key}\n"
         )
 
-    def _ini(self, name: str, section: str, listen: int, extra: str, *, statements: bool = True) -> str:
+    def _ini(self, section: str, listen: int, auth_type: str, extra: str, *, statements: bool = True) -> str:
         text = _INI.format(
             database=ADDRESSES["database", LAN_DEVICE],
             gateway=ADDRESSES["gateway", WAN_DEVICE],
             port=self.login["port"],
             section=section,
             listen=listen,
+            auth_type=auth_type,
             folder=self._folder,
             pool_size=self.pool_size,
         )
         if not statements:
             text = text.replace("max_prepared_statements = 200\n", "")
-        return str(self._write(name, text + extra))
+        return str(self._write(f"{listen}.ini", text + extra))
 
     def _write(self, name: str, text: str) -> Path:
         path = self._folder / name

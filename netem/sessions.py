@@ -3,30 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
+import subprocess
+import sys
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
 import pgtrunk
+from netem.errors import LabError
 
 if TYPE_CHECKING:
     from netem.plan import Run
 
-__all__ = ["Connect", "opened", "ways"]
+__all__ = ["Connect", "Way", "opened", "ways"]
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
 
 _AT_ONCE = 50
 """Sessions that are opened at a time; more would make a storm, which is an experiment of its own."""
 _TIMEOUT = 60.0
+_LOOK = 0.005
+"""Seconds between two looks whether a sidecar listens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """What opens one session, and what makes a pool of them; and the trunk, where the client has one itself."""
+
+    connect: Connect
+    create_pool: Callable[..., asyncpg.Pool]
+    trunk: pgtrunk.StreamManager | None = None
 
 
 @asynccontextmanager
-async def ways(run: Run) -> AsyncIterator[tuple[Connect, pgtrunk.StreamManager | None]]:
-    """Gives what opens one session; and the trunk, where there is one."""
+async def ways(run: Run) -> AsyncIterator[Way]:
+    """A way that nobody has gone yet: without a trunk, or a session, so far."""
     login: dict[str, Any] = {
         "user": run.user,
         "password": run.password,
@@ -36,20 +54,71 @@ async def ways(run: Run) -> AsyncIterator[tuple[Connect, pgtrunk.StreamManager |
         "statement_cache_size": 100,
     }
     if run.arm.kind == "quic":
-        trunk = pgtrunk.StreamManager(
-            f"{run.host}:{run.port}",
-            ca_file=run.ca_file,
-            connections=run.arm.connections,
-            streams_per_connection=run.arm.streams,
-            acquire_timeout=_TIMEOUT,
-        )
-        async with trunk:
-            yield lambda: trunk.connect(**login), trunk
-        return
-    encryption: ssl.SSLContext | bool = False
-    if run.arm.kind in ("tls", "pgbouncer-tls"):
-        encryption = ssl.create_default_context(cafile=run.ca_file)
-    yield lambda: asyncpg.connect(host=run.host, port=run.port, ssl=encryption, **login), None
+        async with _trunk(run) as trunk:
+            yield Way(
+                connect=lambda: trunk.connect(**login), create_pool=partial(trunk.create_pool, **login), trunk=trunk
+            )
+    elif run.arm.starts_sidecar:
+        async with _sidecar(run) as folder:
+            yield _over_sockets(login | {"host": folder, "ssl": False})
+    else:
+        tls = run.arm.kind in ("tls", "pgbouncer-tls")
+        place = {"host": run.host, "port": run.port, "ssl": _context(run) if tls else False}
+        yield _over_sockets(login | place | ({"direct_tls": True} if run.arm.tls_at_once else {}))
+
+
+def _over_sockets(arguments: dict[str, Any]) -> Way:
+    return Way(connect=lambda: asyncpg.connect(**arguments), create_pool=partial(asyncpg.create_pool, **arguments))
+
+
+def _context(run: Run) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=run.ca_file)
+    # Who begins with TLS at once has to name the protocol: the port might be anybody's.
+    context.set_alpn_protocols(["postgresql"])
+    if run.arm.login == "cert":
+        context.load_cert_chain(run.cert_file, run.key_file)
+    return context
+
+
+def _trunk(run: Run) -> pgtrunk.StreamManager:
+    options: dict[str, Any] = {}
+    if run.arm.login == "cert":
+        options |= {"cert_file": run.cert_file, "key_file": run.key_file}
+    if run.arm.redundancy:
+        options["redundancy"] = run.arm.redundancy
+    return pgtrunk.StreamManager(
+        f"{run.host}:{run.port}",
+        ca_file=run.ca_file,
+        connections=run.arm.connections,
+        streams_per_connection=run.arm.streams,
+        acquire_timeout=_TIMEOUT,
+        **options,
+    )
+
+
+@asynccontextmanager
+async def _sidecar(run: Run) -> AsyncIterator[str]:
+    """A sidecar of our own; gives the folder of its socket. Raises :class:`LabError` where it does not start."""
+    size = ["--connections", str(run.arm.connections), "--streams-per-connection", str(run.arm.streams)]
+    trust = ["--ca", run.ca_file, "--acquire-timeout", str(_TIMEOUT)]
+    if run.arm.login == "cert":
+        trust += ["--cert", run.cert_file, "--key", run.key_file]
+    with tempfile.TemporaryDirectory(prefix="pgtrunk-wan-") as folder:
+        # It dies with us, whatever becomes of us.
+        program = ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-m", "pgtrunk.cli"]
+        command = [*program, "sidecar", f"{run.host}:{run.port}", *trust, *size, "--quiet"]
+        process = await asyncio.create_subprocess_exec(*command, "--listen", folder, stdin=subprocess.DEVNULL)
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                while not os.path.exists(f"{folder}/.s.PGSQL.5432"):  # noqa: ASYNC240 - in memory
+                    if process.returncode is not None:
+                        raise LabError(f"the sidecar has ended with exit code {process.returncode}")
+                    await asyncio.sleep(_LOOK)
+            yield folder
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ Answers are checked where that costs nothing: a wrong one ends the run.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from netem.plan import Workload
 
-__all__ = ["ROWS", "SETUP", "Ask", "connecting", "prepare"]
+__all__ = ["ROWS", "SETUP", "Ask", "connecting", "first_row", "pooled", "prepare"]
 
 Ask = Callable[[int], Awaitable[Any]]
 """Asks once, about the account of this number."""
@@ -39,6 +40,10 @@ GRANT ALL ON ALL TABLES IN SCHEMA public TO PUBLIC;
 """Run statement by statement: VACUUM takes no company."""
 
 _SELECT = "SELECT balance FROM accounts WHERE id = $1"
+_INSERT = "INSERT INTO entries (account, amount, note) VALUES ($1, 1, 'x') RETURNING amount"
+_PLAIN = {"select": _SELECT, "insert": _INSERT}
+_STATEMENTS = 3
+"""Of a transaction."""
 _CTE = """
 WITH source AS (UPDATE accounts SET balance = balance - 1 WHERE id = $1 RETURNING id),
      target AS (UPDATE accounts SET balance = balance + 1 WHERE id = $2 RETURNING id)
@@ -51,17 +56,42 @@ async def prepare(connection: asyncpg.Connection, workload: Workload) -> Ask:
     return await _PREPARE[workload.kind](connection, workload)
 
 
-def connecting(connect: Callable[[], Awaitable[asyncpg.Connection]]) -> Ask:
-    """Asks over a session of its own each time."""
+def connecting(connect: Callable[[], Awaitable[asyncpg.Connection]], workload: Workload) -> Ask:
+    """Asks over a session of its own each time; it is over when that is closed, as with asyncpg it is."""
+    query = _plain(workload)
 
     async def ask(number: int) -> None:
         connection = await connect()
         try:
-            await connection.execute(f"INSERT INTO entries (account, amount) VALUES ({number}, 1)")
+            await connection.fetchval(query, number)
         finally:
             await connection.close()
 
     return ask
+
+
+async def first_row(connection: asyncpg.Connection, number: int) -> None:
+    """As an application asks that has prepared nothing. Raises :class:`LabError` for a wrong answer."""
+    _check(number, await connection.fetchval(_SELECT, number))
+
+
+def pooled(pool: asyncpg.Pool, workload: Workload) -> Ask:
+    """Asks over whatever session of the pool is free, and waits until the pool has it back, as ``pool.fetchval`` does.
+
+    Each session prepares the query when it is asked for the first time.
+    """
+    query = _plain(workload)
+
+    async def ask(number: int) -> None:
+        await pool.fetchval(query, number)
+
+    return ask
+
+
+def _plain(workload: Workload) -> str:
+    if workload.kind not in _PLAIN:
+        raise LabError(f"a session that was not prepared asks {' or '.join(_PLAIN)} here, not {workload.kind}")
+    return _PLAIN[workload.kind]
 
 
 async def _select(connection: asyncpg.Connection, _workload: Workload) -> Ask:
@@ -69,10 +99,14 @@ async def _select(connection: asyncpg.Connection, _workload: Workload) -> Ask:
     fetch = statement.fetchval
 
     async def ask(number: int) -> None:
-        if await fetch(number) != number * 7:
-            raise LabError(f"account {number} has a wrong balance")
+        _check(number, await fetch(number))
 
     return ask
+
+
+def _check(number: int, balance: int | None) -> None:
+    if balance != number * 7:
+        raise LabError(f"account {number} has a wrong balance")
 
 
 async def _rows(connection: asyncpg.Connection, workload: Workload) -> Ask:
@@ -88,14 +122,11 @@ async def _rows(connection: asyncpg.Connection, workload: Workload) -> Ask:
 
 
 async def _insert(connection: asyncpg.Connection, _workload: Workload) -> Ask:
-    statement = await connection.prepare(
-        "INSERT INTO entries (account, amount, note) VALUES ($1, 1, 'x') RETURNING amount"
-    )
-    ask: Ask = statement.fetchval
+    ask: Ask = (await connection.prepare(_INSERT)).fetchval
     return ask
 
 
-async def _transaction(connection: asyncpg.Connection, _workload: Workload) -> Ask:
+async def _transaction(connection: asyncpg.Connection, workload: Workload) -> Ask:
     take = await connection.prepare("UPDATE accounts SET balance = balance - 1 WHERE id = $1")
     give = await connection.prepare("UPDATE accounts SET balance = balance + 1 WHERE id = $1")
     note = await connection.prepare("INSERT INTO entries (account, amount) VALUES ($1, 1)")
@@ -103,45 +134,29 @@ async def _transaction(connection: asyncpg.Connection, _workload: Workload) -> A
     async def ask(number: int) -> None:
         source, target = _pair(number)
         async with connection.transaction():
-            await take.fetch(source)
-            await give.fetch(target)
-            await note.fetch(target)
+            for statement, account in ((take, source), (give, target), (note, target)):
+                await statement.fetch(account)
+                await asyncio.sleep(workload.think)
 
     return ask
 
 
-async def _cte(connection: asyncpg.Connection, _workload: Workload) -> Ask:
+async def _cte(connection: asyncpg.Connection, workload: Workload) -> Ask:
     statement = await connection.prepare(_CTE)
 
     async def ask(number: int) -> None:
+        await asyncio.sleep(_STATEMENTS * workload.think)
         await statement.fetchval(*_pair(number))
 
     return ask
 
 
-async def _function(connection: asyncpg.Connection, _workload: Workload) -> Ask:
+async def _function(connection: asyncpg.Connection, workload: Workload) -> Ask:
     statement = await connection.prepare("SELECT transfer($1, $2)")
 
     async def ask(number: int) -> None:
+        await asyncio.sleep(_STATEMENTS * workload.think)
         await statement.fetchval(*_pair(number))
-
-    return ask
-
-
-async def _bulk(connection: asyncpg.Connection, workload: Workload) -> Ask:
-    rows = max(1, workload.octets // 1000)
-    query = f"SELECT repeat('x', 999) FROM generate_series(1, {rows})"
-
-    async def ask(_number: int) -> None:
-        received = 0
-
-        async def take(data: bytes) -> None:
-            nonlocal received
-            received += len(data)
-
-        await connection.copy_from_query(query, output=take)
-        if received != rows * 1000:
-            raise LabError(f"a copy has {received} octets, not {rows * 1000}")
 
     return ask
 
@@ -159,5 +174,4 @@ _PREPARE: dict[str, Callable[[Any, Workload], Awaitable[Ask]]] = {
     "transaction": _transaction,
     "cte": _cte,
     "function": _function,
-    "bulk": _bulk,
 }

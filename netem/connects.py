@@ -1,0 +1,153 @@
+"""Loads that open sessions: one at a time, with its round trips counted on the link, or a storm of them.
+
+Cold is a client that has no session yet, and therefore no trunk; warm is one that has had some, and has its trunk.
+Round trips are counted up to when the session can ask (login), and up to the first row of a query with a parameter,
+for which asyncpg prepares it first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from array import array
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from netem.capture import Capture, round_trips
+from netem.loop import Loop
+from netem.sessions import ways
+from netem.topology import ADDRESSES, WAN_DEVICE
+from netem.workloads import first_row
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from netem.plan import Run
+    from netem.sessions import Way
+
+__all__ = ["Alone", "Storm", "Trips", "storm_figures", "summary"]
+
+_CLOSE = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trips:
+    """Of one session: round trips on the link, and milliseconds. ``login`` until it could ask, the others in all."""
+
+    login_round_trips: int
+    round_trips: int
+    login_ms: float
+    elapsed_ms: float
+
+
+def summary(trips: Sequence[Trips], rtt: float) -> dict[str, Any]:
+    """Of sessions of one kind: the usual count, which without loss is that of all of them, and median times.
+
+    ``elapsed_rtts`` is what the clock says, to hold against what the wire says. ``rtt`` is in seconds.
+    """
+    elapsed = statistics.median(each.elapsed_ms for each in trips)
+    return {
+        "login_round_trips": statistics.mode(each.login_round_trips for each in trips),
+        "round_trips": statistics.mode(each.round_trips for each in trips),
+        "login_ms": round(statistics.median(each.login_ms for each in trips), 3),
+        "elapsed_ms": round(elapsed, 3),
+        "elapsed_rtts": round(elapsed / 1000 / rtt, 2) if rtt else 0.0,
+    }
+
+
+class Alone(Loop):
+    """One session cold and one warm, as often as the load says. Its latencies are cold, up to the first row."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run, [])
+        self.cold: list[Trips] = []
+        self.warm: list[Trips] = []
+
+    @property
+    def queued(self) -> int:
+        return 0
+
+    def figures(self) -> dict[str, Any]:
+        warm = {f"{key}_warm": value for key, value in summary(self.warm, self.run.rtt).items()}
+        each = {"cold": [asdict(one) for one in self.cold], "warm": [asdict(one) for one in self.warm]}
+        return {**summary(self.cold, self.run.rtt), **warm, "each": each}
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(self._repeat())]
+
+    async def _repeat(self) -> None:
+        with Capture(WAN_DEVICE, ADDRESSES["client", WAN_DEVICE]) as capture:
+            for _ in range(self.run.load.size):
+                async with ways(self.run) as way:
+                    first = await self._open(way, capture, self.cold)
+                    second = await self._open(way, capture, self.warm)
+                    await asyncio.gather(first.close(timeout=_CLOSE), second.close(timeout=_CLOSE))
+                self.asked += 1
+                self.done += 1
+                self.used.add(0)
+                self.latencies.append(int(self.cold[-1].elapsed_ms * 1000))
+
+    async def _open(self, way: Way, capture: Capture, found: list[Trips]) -> asyncpg.Connection:
+        # What others have left on the link must not be taken for ours.
+        await asyncio.sleep(3 * self.run.rtt)
+        capture.take()
+        rtt, begin = self.run.rtt, time.time()
+        connection = await way.connect()
+        ready = time.time()
+        await first_row(connection, self.asked)
+        done = time.time()
+        packets = capture.take()
+        found.append(
+            Trips(
+                login_round_trips=round_trips((packet for packet in packets if packet.at <= ready), rtt),
+                round_trips=round_trips((packet for packet in packets if packet.at <= done), rtt),
+                login_ms=round((ready - begin) * 1000, 3),
+                elapsed_ms=round((done - begin) * 1000, 3),
+            )
+        )
+        return connection
+
+
+class Storm(Loop):
+    """All sessions of the arm at once. Its latencies are until a session can ask; after that, all of them ask once."""
+
+    def __init__(self, run: Run, way: Way) -> None:
+        super().__init__(run, [])
+        self.connections: list[asyncpg.Connection] = []
+        self.rows = array("I")
+        """Microseconds from when all ask until they have their rows."""
+        self._way = way
+
+    @property
+    def queued(self) -> int:
+        return 0
+
+    async def finish(self) -> None:
+        """All ask once, and are closed. One that does not answer is a failure."""
+        begin = self.now()
+
+        async def ask(number: int, connection: asyncpg.Connection) -> None:
+            await first_row(connection, number)
+            self.rows.append(int((self.now() - begin) * 1e6))
+
+        async with asyncio.timeout(self.run.load.seconds + _CLOSE):
+            await asyncio.gather(*(ask(*each) for each in enumerate(self.connections)))
+            await asyncio.gather(*(each.close(timeout=_CLOSE) for each in self.connections))
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        self.asked = self.run.arm.sessions
+        return [asyncio.create_task(self._ask(number, self._connect, 0.0)) for number in range(self.asked)]
+
+    async def _connect(self, _number: int) -> None:
+        self.connections.append(await self._way.connect())
+
+
+def storm_figures(storm: Storm) -> dict[str, Any]:
+    """Milliseconds until the last session could ask, and from when all asked until the last had its row."""
+    ordered = sorted(storm.latencies)
+    if not ordered:
+        return {"last_ms": None, "all_answered_ms": None}
+    return {"last_ms": ordered[-1] / 1000, "all_answered_ms": max(storm.rows, default=0) / 1000}
