@@ -133,7 +133,7 @@ class Link:
     dropped: int = 0
     _free_at: float = 0.0
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, deliver: Callable[[bytes], None] | None = None) -> None:
         self.sent += 1
         self.octets += len(data)
         now = self.loop.time()
@@ -150,7 +150,7 @@ class Link:
             return
         copies = 2 if self.rng.random() < self.duplicates else 1
         for _ in range(copies):
-            self.loop.call_at(start + self.delay + self.rng.random() * self.jitter, self.deliver, data)
+            self.loop.call_at(start + self.delay + self.rng.random() * self.jitter, deliver or self.deliver, data)
 
 
 class Recorder(asyncio.Protocol):
@@ -222,9 +222,12 @@ class Pair:
         accept: Callable[[], asyncio.BaseProtocol] = Recorder,
         budget: ByteBudget | None = None,
         seed: int = 1,
+        beside: Pair | None = None,
         **link: Any,
     ) -> None:
-        self.loop = VirtualLoop()
+        """``beside``: another pair, whose loop and link this one shares."""
+        self.loop: VirtualLoop = VirtualLoop() if beside is None else beside.loop
+        self._limits = client, server
         rng = random.Random(seed)
         configuration = quic_configuration(client or QuicLimits(max_streams=0), is_client=True)
         trust(configuration)
@@ -233,9 +236,16 @@ class Pair:
             limits=client or QuicLimits(max_streams=0),
             new_cid=lambda: rng.randbytes(8),
         )
-        self.up = Link(self.loop, lambda data: self.server.driver.receive(data, CLIENT_ADDR), rng, **link)
-        self.down = Link(self.loop, lambda data: self.client.driver.receive(data, SERVER_ADDR), rng, **link)
-        self.client = self._end(quic, self.up, None)
+
+        def up(data: bytes) -> None:
+            self.server.driver.receive(data, CLIENT_ADDR)
+
+        def down(data: bytes) -> None:
+            self.client.driver.receive(data, SERVER_ADDR)
+
+        self.up: Link = Link(self.loop, up, rng, **link) if beside is None else beside.up
+        self.down: Link = Link(self.loop, down, rng, **link) if beside is None else beside.down
+        self.client: End = self._end(quic, self.up, None if beside is None else up, None)
         configuration = quic_configuration(server or QuicLimits(), is_client=False)
         present(configuration)
         quic = Connection(
@@ -245,9 +255,20 @@ class Pair:
             new_cid=lambda: rng.randbytes(8),
             original_destination_connection_id=quic.original_destination_connection_id,
         )
-        self.server = self._end(quic, self.down, accept)
+        self.server: End = self._end(quic, self.down, None if beside is None else down, accept)
 
-    def _end(self, quic: Connection, link: Link, accept: Callable[[], asyncio.BaseProtocol] | None) -> End:
+    def beside(self, *, accept: Callable[[], asyncio.BaseProtocol], seed: int) -> Pair:
+        """Another connection over the same link, with the same limits."""
+        client, server = self._limits
+        return Pair(client=client, server=server, accept=accept, seed=seed, beside=self)
+
+    def _end(
+        self,
+        quic: Connection,
+        link: Link,
+        deliver: Callable[[bytes], None] | None,
+        accept: Callable[[], asyncio.BaseProtocol] | None,
+    ) -> End:
         def accepted(transport: StreamTransport) -> asyncio.BaseProtocol:
             assert end.make is not None
             end.accepted.append(end.make())
@@ -257,7 +278,7 @@ class Pair:
         driver = ConnectionDriver(
             quic,
             loop=cast("asyncio.AbstractEventLoop", self.loop),
-            send=lambda data, addr: link.send(data),
+            send=lambda data, addr: link.send(data, deliver),
             accept=accepted,
             on_ready=lambda driver: end.said.append("ready"),
             on_lost=lambda driver, error: end.said.append("lost"),

@@ -24,6 +24,7 @@ from .connection import Connection
 from .credentials import load_credentials
 from .driver import ConnectionDriver
 from .ending import show
+from .redundancy import Paths
 from .sockets import AddressInfo, tune
 from .trust import ClientContext, expected_name, load_anchors
 
@@ -67,6 +68,8 @@ class ClientConfig:
     verify: bool = True
     """False trusts whoever answers."""
     alpn: tuple[str, ...] = ALPN
+    paths: Paths = field(default_factory=Paths)
+    """What all connections of this configuration know of losses on the way, by the gateway's address."""
 
     def quic(self, host: str, *, now: float) -> QuicConfiguration:
         """Return aioquic's configuration, files read. ``now`` is in seconds since 1970. Raises CertificateFileError."""
@@ -112,6 +115,7 @@ async def connect(host: str, port: int, *, config: ClientConfig, timeout: float)
         now = loop.time()
         share = (deadline - now) / (len(addresses) - index)
         connection = ClientConnection(configuration, limits, address)
+        connection.driver.quic.use_path(config.paths.to(address[4][0]), now)
         try:
             await connection._open(now + share)
         except CertificateError:

@@ -15,6 +15,8 @@ from aioquic.quic.packet import QuicProtocolVersion
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .redundancy import Redundancy
+
 __all__ = ["ALPN", "CID_LENGTH", "ByteBudget", "QuicLimits", "quic_configuration"]
 
 ALPN = ("postgresql",)
@@ -56,6 +58,8 @@ class QuicLimits:
     congestion_floor: int = 0
     """Datagrams under which losses never take the congestion window; 0 is RFC 9002. For known paths only: 16 are
     5 Mbit/s at 30 ms which nothing can take away."""
+    redundancy: Redundancy = "auto"
+    """auto: small messages are sent twice while the path loses packets; off: nothing but lost data is sent again."""
     socket_buffer: int = 4 << 20
     """Octets asked of the kernel for each socket's receive and send buffer."""
 

@@ -406,4 +406,5 @@ class ConnectionDriver:
         self._is_closed = True
         self._alarm.cancel()
         self.quic.credit.close()
+        self.quic.leave_path()
         self.on_closed(self, self.error)

@@ -24,6 +24,7 @@ from pgtrunk.quic.connection_id import ConnectionIds
 from pgtrunk.quic.demux import Demultiplexer, DemuxCounters, Opening, Routed, Surroundings
 from pgtrunk.quic.driver import ConnectionDriver
 from pgtrunk.quic.ending import show
+from pgtrunk.quic.redundancy import Paths
 from pgtrunk.quic.server_tls import HandshakePolicy, ServerContext
 from pgtrunk.quic.transport import StreamTransport
 from pgtrunk.quic.udp import Endpoint, Path, UdpCounters, open_endpoint
@@ -72,6 +73,8 @@ class Listener:
 
     def __init__(self, door: Door) -> None:
         self.udp = UdpCounters()
+        self.paths = Paths()
+        """What its connections know of losses on the way, by the client's address."""
         self.door = door
         self.loop = asyncio.get_running_loop()
         self._endpoints: list[Endpoint] = []
@@ -313,6 +316,9 @@ class _Accepted:
         context = self._quic.tls
         assert isinstance(context, ServerContext)
         driver.extra["peercert"] = context.peer_certificate
+        # Only now: it has shown that it receives where it sends from.
+        if driver.peername is not None:
+            self._quic.use_path(self._listener.paths.to(driver.peername[0]), self._listener.loop.time())
 
     def _closed(self, driver: ConnectionDriver, error: TrunkError | None) -> None:
         if self._half_open is not None and error is not None:

@@ -35,7 +35,7 @@ REQUIRED: Mapping[str, str] = {
     "aioquic.quic.stream": "FinalSizeError QuicStream QuicStreamReceiver QuicStreamSender StreamFinishedError",
     "aioquic.quic.packet": (
         "QuicErrorCode QuicFrameType QuicPacketType QuicProtocolVersion QuicStreamFrame encode_quic_retry "
-        "encode_quic_version_negotiation pull_quic_header pull_quic_transport_parameters "
+        "encode_quic_version_negotiation pull_ack_frame pull_quic_header pull_quic_transport_parameters "
         "push_quic_transport_parameters"
     ),
     "aioquic.quic.packet_builder": "QuicDeliveryState QuicPacketBuilder QuicPacketBuilderStop",
@@ -48,7 +48,8 @@ REQUIRED: Mapping[str, str] = {
     "aioquic.quic.connection:QuicConnection": (
         "_QuicConnection__frame_handlers _ack_delay _ack_eliciting_sent_since_receipt _assert_stream_can_send "
         "_close_at _close_event _close_pending _configuration _confirm_handshake _crypto_streams _cryptos _events "
-        "_get_or_create_stream _handle_crypto_frame _handle_max_data_frame _handle_max_stream_data_frame "
+        "_get_or_create_stream _handle_ack_frame _handle_crypto_frame _handle_max_data_frame "
+        "_handle_max_stream_data_frame "
         "_handle_reset_stream_frame _handle_stop_sending_frame _handle_stream_data_blocked_frame "
         "_handle_stream_frame _handshake_complete _handshake_confirmed _handshake_done_pending _host_cid_seq "
         "_host_cids _idle_timeout _initialize _is_client _local_initial_source_connection_id _local_max_data "
@@ -82,7 +83,7 @@ REQUIRED: Mapping[str, str] = {
         "sender stream_id"
     ),
     "aioquic.quic.recovery:QuicPacketRecovery": (
-        "_cc _pacer _rtt_smoothed bytes_in_flight congestion_window get_probe_timeout max_ack_delay spaces"
+        "_cc _pacer _rtt_min _rtt_smoothed bytes_in_flight congestion_window get_probe_timeout max_ack_delay spaces"
     ),
     "aioquic.quic.recovery:QuicPacketPacer": (
         "_max_datagram_size evaluation_time next_send_time update_after_send update_bucket update_rate"
@@ -92,13 +93,13 @@ REQUIRED: Mapping[str, str] = {
         "sent_packets"
     ),
     "aioquic.quic.congestion.reno:RenoCongestionControl": (
-        "bytes_in_flight congestion_window on_packets_lost on_persistent_congestion ssthresh"
+        "bytes_in_flight congestion_window on_packets_expired on_packets_lost on_persistent_congestion ssthresh"
     ),
     "aioquic.quic.packet_builder:QuicPacketBuilder": (
         "_buffer _flight_capacity _packet max_flight_bytes max_total_bytes packet_is_empty remaining_buffer_space "
         "remaining_flight_space start_frame start_packet"
     ),
-    "aioquic.quic.packet_builder:QuicSentPacket": "delivery_handlers in_flight is_ack_eliciting",
+    "aioquic.quic.packet_builder:QuicSentPacket": "delivery_handlers epoch in_flight is_ack_eliciting packet_number",
     "aioquic.quic.crypto:CryptoPair": "_update_key decrypt_packet recv send",
     "aioquic.quic.crypto:CryptoContext": "decrypt_packet is_valid",
     "aioquic.tls:Context": (

@@ -5,7 +5,7 @@ Both replace parts of aioquic's loss recovery and know nothing of streams or fra
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from aioquic.quic.congestion.reno import RenoCongestionControl
 from aioquic.quic.recovery import QuicPacketPacer
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aioquic.quic.congestion.base import QuicCongestionControl
     from aioquic.quic.packet_builder import QuicSentPacket
 
-__all__ = ["BytePacer", "FlooredReno"]
+__all__ = ["BytePacer", "FlooredReno", "LossWatcher"]
 
 BURST_DATAGRAMS = 10
 """What may leave at once: the initial window, as RFC 9002 section 7.7 has it."""
@@ -33,6 +33,22 @@ SLOW_START_GAIN = 2.0
 
 GAIN = 1.25
 """RFC 9002's example of a gain that keeps a varying round trip time from leaving the window unused."""
+
+
+class LossWatcher(Protocol):
+    """Who wants to hear of losses, and says how far they may take the window."""
+
+    def losses_seen(self, now: float, packets: int) -> None:
+        """So many packets are taken for lost."""
+        ...
+
+    def packets_expired(self, packets: Iterable[QuicSentPacket]) -> None:
+        """These count as in flight no more: a probe timeout, or the end of a handshake's keys."""
+        ...
+
+    def least_window(self, now: float) -> int:
+        """Datagrams below which a loss does not take the window now."""
+        ...
 
 
 class BytePacer(QuicPacketPacer):
@@ -86,25 +102,39 @@ class BytePacer(QuicPacketPacer):
 
 
 class FlooredReno(RenoCongestionControl):
-    """New Reno whose window no loss takes below ``floor`` datagrams."""
+    """New Reno whose window no loss takes below ``floor`` datagrams, nor below what ``watcher`` says at that moment."""
 
-    def __init__(self, *, max_datagram_size: int, floor: int) -> None:
+    def __init__(self, *, max_datagram_size: int, floor: int, watcher: LossWatcher | None = None) -> None:
         super().__init__(max_datagram_size=max_datagram_size)
         self._floor = floor * max_datagram_size
+        self._watcher = watcher
         self.lost = 0
         """Packets that were taken for lost."""
 
     def on_packets_lost(self, *, now: float, packets: Iterable[QuicSentPacket]) -> None:
         packets = list(packets)
         self.lost += len(packets)
+        if self._watcher is not None:
+            self._watcher.losses_seen(now, len(packets))
+        before = self.congestion_window
         super().on_packets_lost(now=now, packets=packets)
-        self._raise_to_floor()
+        floor = self._floor
+        if self._watcher is not None:
+            # It keeps a window, and never opens one that is narrower already.
+            floor = max(floor, min(before, self._watcher.least_window(now) * self._max_datagram_size))
+        self._raise_to(floor)
+
+    def on_packets_expired(self, *, packets: Iterable[QuicSentPacket]) -> None:
+        packets = list(packets)
+        super().on_packets_expired(packets=packets)
+        if self._watcher is not None:
+            self._watcher.packets_expired(packets)
 
     def on_persistent_congestion(self) -> None:
         super().on_persistent_congestion()
-        self._raise_to_floor()
+        self._raise_to(self._floor)
 
-    def _raise_to_floor(self) -> None:
-        if self.congestion_window < self._floor:
-            self.congestion_window = self._floor
-            self.ssthresh = self._floor
+    def _raise_to(self, floor: int) -> None:
+        if self.congestion_window < floor:
+            self.congestion_window = floor
+            self.ssthresh = floor

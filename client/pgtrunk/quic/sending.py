@@ -21,16 +21,17 @@ from aioquic.quic.packet import QuicFrameType, QuicPacketType
 from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilderStop
 from aioquic.tls import Epoch
 
-from .acks import Acknowledging
 from .keys import PACKETS_PER_KEY
 from .recovery import BytePacer, FlooredReno
-from .stream import NEVER, Stream
+from .tail import Repeating
 
 if TYPE_CHECKING:
     from aioquic.quic.connection import Limit, NetworkAddress, QuicNetworkPath
     from aioquic.quic.crypto import CryptoPair
     from aioquic.quic.packet_builder import QuicPacketBuilder
     from aioquic.quic.recovery import QuicPacketSpace
+
+    from .stream import Stream
 
 __all__ = ["Sending"]
 
@@ -60,7 +61,7 @@ class Fill(Enum):
     """The packet was full before."""
 
 
-class Sending(Acknowledging):
+class Sending(Repeating):
     """The part of a connection that writes application packets."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -69,18 +70,26 @@ class Sending(Acknowledging):
         self._renew_keys_at = PACKETS_PER_KEY
         self._limits_due = False
         size = self.limits.max_datagram_size
-        self._loss._cc = FlooredReno(max_datagram_size=size, floor=self.limits.congestion_floor)
+        self._loss._cc = FlooredReno(max_datagram_size=size, floor=self.limits.congestion_floor, watcher=self)
         self.pacer = BytePacer(max_datagram_size=size, congestion=self._loss._cc)
         self._loss._pacer = self.pacer
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, NetworkAddress]]:
         """Return (datagram, address) pairs. Free where nothing is due, as after each ACK that came alone."""
+        repeats = self.repeats
+        if repeats:
+            self._repeat(now)
         if self._handshake_confirmed and not self._close_pending and len(self._network_paths) == 1:
             space = self._app_space
             if (space.ack_at is None or space.ack_at > now) and not self._ready and not self._has_control(now):
-                self._pacing_at = None
+                self._pacing_at = self._copy_at
                 return []
-        return super().datagrams_to_send(now)
+        if not repeats:
+            return super().datagrams_to_send(now)
+        number = self._packet_number
+        datagrams = super().datagrams_to_send(now)
+        self._note_sent(number, now)
+        return datagrams
 
     def _write_application(self, builder: QuicPacketBuilder, network_path: QuicNetworkPath, now: float) -> None:
         crypto, packet_type = self._application_keys()
@@ -324,19 +333,6 @@ class Sending(Acknowledging):
             if sender.buffer_is_empty:
                 return Fill.DRAINED
             fill = Fill.SERVED
-
-    def _on_data_delivered(self, delivery: QuicDeliveryState, stream: Stream, start: int, stop: int, fin: bool) -> None:
-        sender = stream.sender
-        if delivery is ACKED:
-            if sender.on_acked(start, stop, fin):
-                self._settle(stream)
-            if stream.low_mark >= len(sender._buffer):
-                stream.low_mark = NEVER
-                self.writable.append(stream)
-        else:
-            sender.on_lost(start, stop, fin)
-            if not sender.buffer_is_empty:
-                self.activate(stream)
 
     def _write_reset(self, builder: QuicPacketBuilder, stream: Stream) -> None:
         buf = builder.start_frame(

@@ -24,16 +24,22 @@ NEVER = -1
 
 
 class Sender(QuicStreamSender):
-    """Bytes to send: first what was lost, then what was never sent.
+    """Bytes to send: first what was lost or is to be repeated, then what was never sent.
 
-    A byte is waiting, in flight or acknowledged, never two of these: aioquic reports each packet once, as acknowledged
-    or as lost. ``highest_offset`` is the first byte never sent; ``_buffer`` starts at the first byte not yet
-    acknowledged.
+    aioquic reports each packet once, as acknowledged or as lost; but a byte may be in several packets, see
+    redundancy.py. So it may be acknowledged twice, lost after it was acknowledged, or acknowledged while it waits to
+    be sent again: each report is clipped to what is still open. ``highest_offset`` is the first byte never sent;
+    ``_buffer`` starts at the first byte not yet acknowledged, and nothing below it ever waits in ``_lost``.
     """
 
     def __init__(self, stream_id: int | None, writable: bool) -> None:
         super().__init__(stream_id, writable)
         self._lost: list[tuple[int, int]] = []
+        self.seen = 0
+        """Bytes below were looked at when they left: each is repeated once at most. Kept by tail.py, as is ..."""
+        self.fin_seen = False
+        self.acked_again = 0
+        """Frames acknowledged with nothing new in them: the original and its copy have both come."""
 
     def __len__(self) -> int:
         """Bytes written and not yet acknowledged."""
@@ -96,37 +102,68 @@ class Sender(QuicStreamSender):
         if self._reset_error_code is not None:
             return False
         if stop > start:
-            if start == self._buffer_start and not len(self._acked):
+            if start == self._buffer_start and not self._lost and not len(self._acked):
                 self._buffer_start = stop
                 del self._buffer[: stop - start]
             else:
-                self._acked.add(start, stop)
-                if self._acked[0].start == self._buffer_start:
-                    first = self._acked.shift()
-                    self._buffer_start = first.stop
-                    del self._buffer[: first.stop - first.start]
+                self._take_acked(start, stop)
         if fin:
             self._acked_fin = True
+            if self._pending_eof:
+                self._pending_eof = False
+                self._look_empty()
         if self._acked_fin and self._buffer_start == self._buffer_fin:
             self.is_finished = True
             return True
         return False
 
-    def on_lost(self, start: int, stop: int, fin: bool) -> None:
-        """Put lost bytes back, lowest first."""
-        if self._reset_error_code is not None:
+    def _take_acked(self, start: int, stop: int) -> None:
+        """Not the first bytes that are open, or not for the first time, or some wait to be sent again."""
+        if not self._open_in(start, stop):
+            self.acked_again += 1
             return
-        if stop > start:
-            ranges = sorted([*self._lost, (start, stop)])
-            self._lost = ranges[:1]
-            for start, stop in ranges[1:]:
-                if start == self._lost[-1][1]:
-                    self._lost[-1] = (self._lost[-1][0], stop)
-                else:
-                    self._lost.append((start, stop))
-        if fin:
-            self._pending_eof = True
+        start = max(start, self._buffer_start)
+        self._lost = [each for waiting in self._lost for each in _without(waiting, start, stop)]
+        self._acked.add(start, stop)
+        if self._acked[0].start == self._buffer_start:
+            first = self._acked.shift()
+            self._buffer_start = first.stop
+            del self._buffer[: first.stop - first.start]
+        self._look_empty()
+
+    def on_lost(self, start: int, stop: int, fin: bool) -> None:
+        """Put lost bytes back, lowest first, save those that have arrived all the same."""
+        self.requeue(start, stop, fin)
+
+    def is_open(self, start: int, stop: int, fin: bool) -> bool:
+        """Whether any of these bytes, or the FIN, is still to be acknowledged."""
+        if self._reset_error_code is not None or self.is_finished:
+            return False
+        return bool(self._open_in(start, stop)) or (fin and not self._acked_fin)
+
+    def requeue(self, start: int, stop: int, fin: bool) -> None:
+        """Have what is open of these bytes, and of the FIN, sent once more."""
+        if not self.is_open(start, stop, fin):
+            return
+        self._lost = _merged([*self._lost, *self._open_in(start, stop)])
+        self._pending_eof |= fin and not self._acked_fin
         self.buffer_is_empty = False
+
+    @property
+    def waiting(self) -> int:
+        """Bytes to send, for the first time or again."""
+        return self._buffer_stop - self.highest_offset + sum(stop - start for start, stop in self._lost)
+
+    def _open_in(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """The parts of these bytes that are not acknowledged."""
+        start = max(start, self._buffer_start)
+        parts = [(start, stop)] if stop > start else []
+        for acked in self._acked:
+            parts = [each for part in parts for each in _without(part, acked.start, acked.stop)]
+        return parts
+
+    def _look_empty(self) -> None:
+        self.buffer_is_empty = not (self._lost or self._pending_eof or self.highest_offset < self._buffer_stop)
 
     def reset(self, error_code: int) -> None:
         """Stop sending for good; all that waits is dropped."""
@@ -135,6 +172,23 @@ class Sender(QuicStreamSender):
             self._lost.clear()
             del self._buffer[:]
             self._pending_eof = False
+
+
+def _without(part: tuple[int, int], start: int, stop: int) -> list[tuple[int, int]]:
+    """What is left of a range of bytes without another."""
+    return [each for each in ((part[0], min(part[1], start)), (max(part[0], stop), part[1])) if each[0] < each[1]]
+
+
+def _merged(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges in order, those joined that touch or overlap."""
+    parts.sort()
+    merged = parts[:1]
+    for start, stop in parts[1:]:
+        if start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        else:
+            merged.append((start, stop))
+    return merged
 
 
 class Receiver(QuicStreamReceiver):

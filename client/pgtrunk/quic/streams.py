@@ -237,12 +237,16 @@ class StreamTable(QuicConnection):
             return
         if self._streams.pop(stream.stream_id, None) is None:
             return
+        self._on_forget(stream)
         self.credit.forget(stream)
         stream.low_mark = NEVER
         if is_by_client(stream.stream_id) != self._is_client:
             # The peer may open one more for each that is gone (RFC 9000 section 4.6).
             self._local_max_streams_bidi.value += 1
             self._limits_pending = True
+
+    def _on_forget(self, stream: Stream) -> None:
+        """Read off what the stream has counted, where a layer above wants it."""
 
     def _on_room(self) -> None:
         self._limits_pending = True

@@ -1,0 +1,192 @@
+"""When small messages are sent twice: the table of turns, the guard, and what paths remember."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from pgtrunk.quic.redundancy import (
+    AVERAGED,
+    DELTA,
+    HOLD,
+    MIN_GAP,
+    MOST_LOSS,
+    PathMemory,
+    Paths,
+    RedundancyFigures,
+    Turn,
+    pays,
+    stands,
+    turn_of,
+)
+
+RTT = 0.03
+
+
+class Connection:
+    """As much of one as a path's memory knows."""
+
+    def __init__(self) -> None:
+        self.repeats = False
+        self.redundancy_figures = RedundancyFigures()
+
+
+@pytest.mark.parametrize(
+    ("age", "rides", "is_neighbour", "turn"),
+    [
+        (0.0, False, False, Turn.WAIT),
+        (0.0, True, False, Turn.WAIT),
+        (MIN_GAP * 0.99, True, False, Turn.WAIT),
+        (MIN_GAP, False, False, Turn.WAIT),
+        (MIN_GAP, False, True, Turn.WAIT),
+        (MIN_GAP, True, True, Turn.WAIT),
+        (MIN_GAP, True, False, Turn.GO),
+        (DELTA * 0.99, True, True, Turn.WAIT),
+        (DELTA * 0.99, False, False, Turn.WAIT),
+        (DELTA * 0.99, True, False, Turn.GO),
+        (DELTA, False, False, Turn.GO),
+        (DELTA, False, True, Turn.GO),
+        (DELTA, True, True, Turn.GO),
+        (DELTA, True, False, Turn.GO),
+        (1.0, False, True, Turn.GO),
+    ],
+)
+def test_whose_turn_it_is(age: float, rides: bool, is_neighbour: bool, turn: Turn) -> None:
+    assert turn_of(age, rides=rides, is_neighbour=is_neighbour) is turn
+
+
+def test_a_timer_that_is_early_by_rounding_is_not_set_again() -> None:
+    start = 1.234
+    assert turn_of((start + DELTA) - start, rides=False, is_neighbour=True) is Turn.GO
+
+
+@pytest.mark.parametrize(("rtt_min", "does"), [(0.0, False), (0.0119, False), (0.012, True), (0.3, True), (inf, False)])
+def test_short_paths_and_unknown_ones_get_no_copies(rtt_min: float, does: bool) -> None:
+    assert pays(rtt_min) is does
+
+
+@pytest.mark.parametrize(("rtt", "does"), [(0.03, False), (0.0424, False), (0.0426, True), (0.2, True)])
+def test_what_a_standing_queue_is(rtt: float, does: bool) -> None:
+    assert stands(rtt, RTT) is does
+
+
+def test_a_loss_makes_all_connections_of_a_path_repeat_for_a_while() -> None:
+    path, other = PathMemory(), PathMemory()
+    mine, beside, far = Connection(), Connection(), Connection()
+    path.join(mine, 0.0)
+    path.join(beside, 0.0)
+    other.join(far, 0.0)
+    assert not path.is_hot(0.0)
+    path.lost(5.0, 1)
+    assert (mine.repeats, beside.repeats, far.repeats) == (True, True, False)
+    assert path.is_hot(5.0 + HOLD - 0.001)
+    assert not path.is_hot(5.0 + HOLD)
+    path.lost(14.0, 1)
+    assert path.is_hot(14.0 + HOLD - 0.001)
+    late = Connection()
+    path.join(late, 20.0)
+    assert late.repeats
+    too_late = Connection()
+    path.join(too_late, 30.0)
+    assert not too_late.repeats
+
+
+def test_a_connection_that_went_quiet_is_woken_by_the_next_loss() -> None:
+    path, mine = PathMemory(), Connection()
+    path.join(mine, 0.0)
+    path.lost(0.0, 1)
+    mine.repeats = False  # it looked after HOLD
+    path.lost(HOLD + 1, 1)
+    assert mine.repeats
+
+
+def test_a_connection_that_left_is_left_alone_and_its_figures_stay() -> None:
+    path, mine = PathMemory(), Connection()
+    path.join(mine, 0.0)
+    mine.redundancy_figures.copies = 7
+    for _ in range(2):
+        path.leave(mine)
+    path.lost(1.0, 1)
+    assert not mine.repeats
+    assert path.figures().copies == 7
+    assert path.is_unused
+
+
+def test_the_average_of_losses_forgets_a_clean_time() -> None:
+    path = PathMemory()
+    path.lost(0.0, 100)
+    path.lost(HOLD + 1, 1)
+    assert path.loss == pytest.approx(1 / AVERAGED)
+
+
+def test_the_average_of_losses_settles_at_their_share() -> None:
+    path = PathMemory()
+    for packet in range(20 * AVERAGED):
+        if packet % 20 == 0:
+            path.lost(packet / 1000, 1)
+        path.sent()
+    assert path.loss == pytest.approx(0.05, rel=0.1)
+
+
+GUARD = [
+    # share of losses, smoothed round trip time, whether that is congestion
+    (0.0, RTT, False),
+    (MOST_LOSS * 0.9, RTT, False),
+    (MOST_LOSS * 1.1, RTT, True),
+    (0.0, 0.042, False),
+    (0.0, 0.043, True),
+    (MOST_LOSS * 1.1, 0.043, True),
+]
+
+
+@pytest.mark.parametrize(("share", "rtt", "is_congestion"), GUARD)
+def test_what_the_guard_takes_for_congestion(share: float, rtt: float, is_congestion: bool) -> None:
+    path = PathMemory()
+    path.lost(0.0, int(share * AVERAGED))
+    assert path.is_congested(0.0, rtt, RTT) is is_congestion
+
+
+def test_the_guard_pauses_longer_each_time() -> None:
+    path, now, pauses = PathMemory(), 100.0, []
+    for _ in range(6):
+        assert path.is_congested(now, 1.0, RTT)
+        start = now
+        while path.is_congested(now, RTT, RTT):
+            now += 0.25
+        pauses.append(now - start)
+    assert pauses == [5, 10, 20, 40, 60, 60]
+    now += 60
+    assert path.is_congested(now, 1.0, RTT)
+    assert path.is_congested(now + 4.9, RTT, RTT)
+    assert not path.is_congested(now + 5.1, RTT, RTT)
+
+
+def test_a_pause_counts_from_the_end_of_the_congestion() -> None:
+    path = PathMemory()
+    for tenth in range(200):
+        assert path.is_congested(tenth / 10, 1.0, RTT)
+    assert path.is_congested(19.9 + 4.9, RTT, RTT)
+    assert not path.is_congested(19.9 + 5.1, RTT, RTT)
+
+
+def test_paths_are_told_apart_by_their_address() -> None:
+    paths = Paths()
+    assert paths.to("192.0.2.1") is paths.to("192.0.2.1")
+    assert paths.to("192.0.2.1") is not paths.to("192.0.2.2")
+
+
+def test_the_table_is_bounded_and_keeps_those_in_use() -> None:
+    paths = Paths(limit=3)
+    used = paths.to("used")
+    used.join(Connection(), 0.0)
+    oldest = paths.to("oldest")
+    oldest.join(gone := Connection(), 0.0)
+    gone.redundancy_figures.copies = 5
+    oldest.leave(gone)
+    for number in range(10):
+        paths.to(str(number))
+    assert len(paths) == 3
+    assert paths.to("used") is used
+    assert paths.to("oldest") is not oldest
+    assert paths.figures().copies == 5
