@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from netem.sessions import opened
@@ -16,22 +17,39 @@ if TYPE_CHECKING:
     from netem.plan import Run
     from netem.sessions import Way
 
-__all__ = ["asks"]
+__all__ = ["Asks", "asks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """``ready``: as many as may be under way at a time. ``pool``: if they have one in common, which makes them wait."""
+
+    ready: list[Ask]
+    pool: asyncpg.Pool | None = None
+    ports: list[int] = field(default_factory=list)
+    """Of the sockets of each, where they stay: 0 for one that has no port."""
 
 
 @asynccontextmanager
-async def asks(run: Run, way: Way) -> AsyncIterator[tuple[list[Ask], asyncpg.Pool | None]]:
-    """As many as may be under way at a time; and the pool, if they have one in common, which makes them wait itself."""
+async def asks(run: Run, way: Way) -> AsyncIterator[Asks]:
+    """Opens what the arm has open ahead of its load, and closes it."""
     arm = run.arm
     if arm.per_request:
-        yield [connecting(way.connect, run.workload)] * arm.sessions, None
+        yield Asks([connecting(way.connect, run.workload)] * arm.sessions)
     elif arm.initial:
         options: dict[str, Any] = {} if arm.reset else {"reset": _keep}
         async with way.create_pool(min_size=arm.initial, max_size=arm.sessions, **options) as pool:
-            yield [pooled(pool, run.workload)] * (run.load.users or arm.sessions), pool
+            yield Asks([pooled(pool, run.workload)] * (run.load.users or arm.sessions), pool=pool)
     else:
         async with opened(way.connect, arm.sessions) as connections:
-            yield list(await asyncio.gather(*(_first(connection, run) for connection in connections))), None
+            ready = await asyncio.gather(*(_first(connection, run) for connection in connections))
+            yield Asks(ready, ports=[_port(connection) for connection in connections])
+
+
+def _port(connection: asyncpg.Connection) -> int:
+    """Of the socket that the session's data leave by: over a trunk, that of its QUIC connection."""
+    name = connection._transport.get_extra_info("sockname")
+    return name[1] if isinstance(name, tuple) else 0
 
 
 async def _keep(_connection: asyncpg.Connection) -> None:

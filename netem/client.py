@@ -2,7 +2,8 @@
 
     python -m netem.client < run.json
 
-It says a line of JSON each second, and its result last. Open loops count from when something was to be asked.
+It says a line of JSON when it is ready, and waits for a line (or the end) of its input; then one each second, one when
+its load is over, and its result last. Open loops count from when something was to be asked.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from hdrh.histogram import HdrHistogram
 
 from netem.asks import asks
+from netem.beside import bulk_beside
 from netem.closed_loop import ClosedLoop
 from netem.connects import Alone, Storm, storm_figures
 from netem.loop import LONGEST, Loop, cpu, rss_mb, say
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _PERCENTILES = (50, 90, 95, 99, 99.9)
-_WAN_FLOWS = ("direct", "pgbouncer", "pgbouncer-tls", "tcp", "tls", "quic")
-"""Kinds of arms whose sessions' own sockets are on the long link."""
 
 
 async def _main(run: Run) -> dict[str, Any]:
@@ -42,19 +42,24 @@ async def _main(run: Run) -> dict[str, Any]:
         return await (_alone(run) if run.arm.sessions == 1 else _storms(run))
     async with ways(run) as way:
         begin = time.perf_counter()
-        async with asks(run, way) as (ready, pool):
+        async with asks(run, way) as ours, bulk_beside(run, way) as start_bulk:
             setup = time.perf_counter() - begin
             if run.warmup:
-                await _loop(_warmup(run), ready).play(report=False)
+                await _loop(_warmup(run), ours.ready).play(report=False)
             # What is there now stays: the collector need not look through it while latencies are taken.
             gc.collect()
             gc.freeze()
             say({"ready": run.arm.sessions})
+            await asyncio.to_thread(sys.stdin.readline)
             used = cpu()
-            loop = _loop(run, ready)
+            loop, bulk = _loop(run, ours.ready), start_bulk()
             seconds = await loop.play(report=True)
-            result = _result(loop, seconds, setup, cpu() - used, way.trunk)
-            return result if pool is None else result | {"sessions_used": pool.get_size()}
+            await bulk.stop()
+            say({"over": loop.done})
+            result = _result(loop, seconds, setup, cpu() - used, way.trunk) | bulk.figures()
+            if ours.pool is not None:
+                result["sessions_used"] = ours.pool.get_size()
+            return result | {"late": loop.late, "ports": ours.ports}
 
 
 async def _alone(run: Run) -> dict[str, Any]:
@@ -79,7 +84,7 @@ async def _storms(run: Run) -> dict[str, Any]:
         again = await warm.play(report=False)
         await warm.finish()
         figures = _result(warm, again, 0.0, 0.0, None) | storm_figures(warm)
-        kept = ("done", "failed", "errors", "p50_ms", "p99_ms", "last_ms", "all_answered_ms")
+        kept = ("done", "failed", "errors", "p50_ms", "p99_ms", "last_ms", "all_answered_ms", "broken")
         return result | storm_figures(cold) | {f"{key}_warm": figures[key] for key in kept}
 
 
@@ -126,7 +131,7 @@ def _result(
 
 
 def main() -> int:
-    run = Run.from_json(json.load(sys.stdin))
+    run = Run.from_json(json.loads(sys.stdin.readline()))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     del soft

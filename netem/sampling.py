@@ -68,7 +68,8 @@ def network(pid: int) -> dict[str, int]:
         row = dict(zip(names.split(), values.partition(":")[2].split(), strict=True))
         for key in _COUNTERS.get(name, ()):
             counters[f"{name}.{key}"] = int(row[key])
-    sockets = [line.split() for line in Path(f"/proc/{pid}/net/udp").read_text().splitlines()[1:]]
+    tables = (Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:] for name in ("udp", "udp6"))
+    sockets = [line.split() for table in tables for line in table]
     counters["Udp.sockets"] = len(sockets)
     counters["Udp.queue"] = sum(int(row[4].partition(":")[2], 16) for row in sockets)
     return counters
@@ -111,7 +112,7 @@ class Sampler:
                 sample[name] = {"cpu_s": cpu, "rss_mb": now.rss_mb}
             sample["network"] = self._traffic()
             if self.link is not None:
-                sample["link"] = self.link()
+                sample["link_counters"] = self.link()
             self.samples.append(sample)
 
     def _traffic(self) -> dict[str, dict[str, int]]:

@@ -145,7 +145,7 @@ class Scenario:
         return sum(cell.load.seconds + OVERHEAD for cell in self.cells())
 
 
-OVERHEAD = 6.0
+OVERHEAD = 4.5
 """Seconds that a run takes besides its load: sessions, warm-up, and the link's measurement."""
 
 

@@ -44,6 +44,7 @@ unix_socket_dir =
 listen_backlog = 2048
 auth_type = {auth_type}
 auth_file = {folder}/userlist.txt
+stats_users = {user}
 pool_mode = transaction
 default_pool_size = {pool_size}
 max_client_conn = 5000
@@ -64,6 +65,8 @@ class Servers:
         self.max_connections = max_connections
         self.pids: dict[str, int] = {}
         self.login: dict[str, Any] = {}
+        self.console_port = 0
+        """Of the pooler in that arm's way, on the gateway's host."""
         self._postgres = 0
         self._ports: dict[str, int] = {}
         self._folder = Path()
@@ -190,6 +193,8 @@ class Servers:
         if process.poll() is not None:
             raise LabError(f"{name} has ended (exit code {process.returncode})")
         self.pids[job] = process.pid
+        if job in ("gateway", "pgbouncer"):
+            self.console_port = port
         return port
 
     def _start(self, name: str, host: Host, port: int, argv: Sequence[str]) -> subprocess.Popen[str]:
@@ -220,6 +225,7 @@ class Servers:
             section=section,
             listen=listen,
             auth_type=auth_type,
+            user=self.login["user"],
             folder=self._folder,
             pool_size=self.pool_size,
         )

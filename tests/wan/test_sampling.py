@@ -51,6 +51,6 @@ def test_a_sample_has_processes_hosts_and_the_link() -> None:
     used = sampler.stop()
     sample = used["samples"][0]
     assert sample["us"].keys() == {"cpu_s", "rss_mb"}
-    assert sample["link"] == {"held": 7}
+    assert sample["link_counters"] == {"held": 7}
     assert sample["network"]["host"].keys() == used["network"]["host"].keys() >= {"Tcp.RetransSegs", "Udp.sockets"}
     assert used["cpu_s"]["us"] >= sample["us"]["cpu_s"] >= 0

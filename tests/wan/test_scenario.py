@@ -10,7 +10,7 @@ import pytest
 from netem import schedule
 from netem.errors import LabError
 from netem.plan import Arm, Load, Run, Thresholds, Workload
-from netem.runner import growth
+from netem.play import growth
 from netem.scenario import Scenario
 
 FIXED = Load(kind="fixed", rate=500, seconds=3)
@@ -126,9 +126,9 @@ def test_a_setting_is_named_by_numbers() -> None:
 def test_a_part_of_a_setting_that_says_nothing_is_left_out() -> None:
     file = {**FILE, "link": [{"spec": ""}], "load": [{"kind": "closed", "seconds": 1}]}
     assert {cell.setting for cell in Scenario.read("x", file).cells()} == {"clean"}
-    workloads = [{"kind": "select"}, {"kind": "rows", "octets": 10}, {"kind": "bulk", "name": "copy"}]
+    workloads = [{"kind": "rows", "octets": 10}, {"beside": "copy-in"}, {"name": "alone"}]
     cells = Scenario.read("x", {**file, "workload": workloads}).cells()
-    assert {cell.setting for cell in cells} == {"select", "rows-10", "copy"}
+    assert {cell.setting for cell in cells} == {"rows-10", "copy-in", "alone"}
 
 
 def test_an_arm_runs_under_the_links_and_loads_it_names() -> None:
