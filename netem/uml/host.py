@@ -16,6 +16,7 @@ from netem.errors import LabError
 from netem.hosts import require_root
 from netem.runner import made
 from netem.scenario import Cell, Scenario
+from netem.topology import netem_options
 from netem.uml.box import Box
 from netem.uml.order import Order
 from netem.uml.said import Checked, Failed, Second, Stored, Up
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from netem.measure import LinkReport
     from netem.spec import LinkSpec
 
-__all__ = ["OVERHEAD", "UmlRunner", "check"]
+__all__ = ["OVERHEAD", "UmlRunner", "amended", "box", "check"]
 
 _ROOT = Path(__file__).resolve().parents[2]
 _CHECK = 120.0
@@ -38,11 +39,12 @@ OVERHEAD = 12.0
 
 def check(spec: LinkSpec) -> LinkReport:
     """Measures a link of real netem in a guest. Raises :class:`LabError`."""
+    _possible(spec)
     report = None
-    with _box() as box:
-        box.boot(Order(verb="check", spec=spec.as_json()))
+    with box() as guest:
+        guest.boot(Order(verb="check", spec=spec.as_json()))
         kernel = "?"
-        for said in box.follow(_CHECK):
+        for said in guest.follow(_CHECK):
             match said:
                 case Up(kernel):
                     pass
@@ -52,9 +54,9 @@ def check(spec: LinkSpec) -> LinkReport:
                     raise LabError(f"in the guest: {why}")
                 case _:
                     pass
-        code = box.code()
+        code = guest.code()
         if report is None:
-            raise LabError(f"the check in the guest ended with exit code {code}: {box.last_words()}")
+            raise LabError(f"the check in the guest ended with exit code {code}: {guest.last_words()}")
     return report
 
 
@@ -63,7 +65,9 @@ class UmlRunner:
 
     def __init__(self, name: str, *, quick: bool, command: str, folder: Path, share: float = SHARE) -> None:
         without = _missing()
-        self._scaled = scaled(Scenario.load(name, quick=quick), share, without)
+        for cell in (whole := Scenario.load(name, quick=quick)).cells():
+            _possible(cell.link)
+        self._scaled = scaled(whole, share, without)
         self.folder = folder / name
         self.kernel = ""
         """The guest's, as soon as it is up."""
@@ -90,27 +94,27 @@ class UmlRunner:
         cells = {cell.name: cell for cell in self.scenario.cells()}
         self.folder.mkdir(parents=True, exist_ok=True)
         limit = _PATIENCE + sum(cell.load.seconds * 2 + _PATIENCE / 3 for cell in cells.values())
-        with _box() as box:
-            box.boot(self._order)
-            for said in box.follow(limit):
+        with box() as guest:
+            guest.boot(self._order)
+            for said in guest.follow(limit):
                 match said:
                     case Up(kernel):
                         self.kernel = kernel
                     case Second(name):
                         tell(cells[name], None)
                     case Stored(name):
-                        tell(cells[name], self._store(box.folder / "results" / self.scenario.name, name))
+                        tell(cells[name], self._store(guest.folder / "results" / self.scenario.name, name))
                     case Failed(why):
                         raise LabError(f"in the guest: {why}")
                     case Checked():
                         pass
-            if code := box.code():
-                raise LabError(f"the scenario in the guest ended with exit code {code}: {box.last_words()}")
+            if code := guest.code():
+                raise LabError(f"the scenario in the guest ended with exit code {code}: {guest.last_words()}")
 
     def _store(self, source: Path, name: str) -> dict[str, Any]:
         """Takes the files of one run over, with what is to be known of the machine around the guest."""
         stored = json.loads((source / f"{name}.json").read_text())
-        result = _amended(stored, self.kernel, self._order)
+        result = amended(stored, self.kernel, self._order, made(self._order.command, datetime.now(UTC)))
         (self.folder / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
         for other in source.glob("*"):
             if other.name.startswith(f"{name}.") and other.suffix != ".json":
@@ -118,15 +122,22 @@ class UmlRunner:
         return result
 
 
-def _amended(stored: dict[str, Any], kernel: str, order: Order) -> dict[str, Any]:
-    guest = {"kind": "User-Mode Linux", **{key: stored["made"][key] for key in ("kernel", "cores", "load_average")}}
-    machine = made(order.command, datetime.now(UTC)) | {"date": stored["made"]["date"], "guest": guest}
+def amended(stored: dict[str, Any], kernel: str, order: Order, machine: dict[str, Any]) -> dict[str, Any]:
+    """What is stored of a run in a guest: ``machine`` is what `made` says outside, the guest's own words are in it."""
+    inside = stored["made"]
+    guest = {"kind": "User-Mode Linux", **{key: inside[key] for key in ("kernel", "cores", "load_average")}}
     return {
         **stored,
-        "made": machine,
+        "made": {**machine, "date": inside["date"], "guest": guest},
         "link": {**stored["link"], "kind": "uml", "why": _why(kernel)},
         "scaled": {"share": order.share, "words": words(order.share)},
     }
+
+
+def _possible(spec: LinkSpec) -> None:
+    """Raises :class:`LabError` for what netem cannot do: better now than in the guest."""
+    for direction in (spec.there, spec.back):
+        netem_options(direction)
 
 
 def _why(kernel: str) -> str:
@@ -138,7 +149,8 @@ def _missing() -> Collection[str]:
     return () if pgbouncer.program() else ("pgbouncer", "pgbouncer-tls")
 
 
-def _box() -> Box:
+def box() -> Box:
+    """One that holds what the program here needs; it is closed by a `with`. Raises :class:`LabError` without root."""
     require_root()
     environment = {"PGBOUNCER": program} if (program := pgbouncer.program()) else {}
     return Box(Path(sys.executable), _ROOT, environment=environment)
