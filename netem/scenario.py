@@ -112,7 +112,7 @@ class Scenario:
         return scenario._quick(data.get("quick", {})) if quick else scenario
 
     def _quick(self, quick: dict[str, Any]) -> Scenario:
-        kept, links, loads = quick.get("arms"), quick.get("links"), quick.get("loads")
+        kept, links, loads, workloads = map(quick.get, ("arms", "links", "loads", "workloads"))
         arms = self.arms if kept is None else tuple(arm for arm in self.arms if arm.name in kept)
         seconds = quick.get("seconds")
         return replace(
@@ -126,6 +126,7 @@ class Scenario:
                 for load in self.loads
                 if loads is None or load.name in loads
             ),
+            workloads=tuple(each for each in self.workloads if workloads is None or each.name in workloads),
         )
 
     def cells(self) -> Iterator[Cell]:
