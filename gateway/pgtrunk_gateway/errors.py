@@ -284,10 +284,11 @@ class FailedTransaction(GatewayError):
 
 
 class MessageTooLarge(GatewayError):
-    """A message is longer than max_packet_size."""
+    """A message is longer than max_packet_size; ``missing`` octets of it are still to come."""
 
     sqlstate = "54000"
     default = "message is too large"
+    missing: int = 0
 
 
 class InternalError(GatewayError):

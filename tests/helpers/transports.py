@@ -17,6 +17,7 @@ class FakeTransport(asyncio.Transport):
         self.paused = False
         self.closing = False
         self.aborted = False
+        self.ended = False
         self.buffered = 0
         """What it says that the far end has not taken yet."""
         self._written: list[bytes] = []
@@ -49,6 +50,13 @@ class FakeTransport(asyncio.Transport):
 
     def abort(self) -> None:
         self.closing = self.aborted = True
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        assert not self.closing
+        self.ended = True
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self.protocol = protocol

@@ -24,7 +24,7 @@ from pgtrunk.wire.frontend import (
 )
 from pgtrunk_gateway.errors import ShuttingDown
 from pgtrunk_gateway.pool.backend import BackendState
-from pgtrunk_gateway.relay import lifecycle
+from pgtrunk_gateway.relay import lifecycle, session
 from pgtrunk_gateway.relay.terms import Terms
 from pgtrunk_gateway.session.state import State
 
@@ -235,18 +235,56 @@ async def test_the_end_comes_once() -> None:
         (b"Q\0\0\0\3", "invalid frontend message: type 81, length 3"),
         (b"Q\xff\xff\xff\xff", "invalid frontend message: type 81, length -1"),
         (encode(b"p", b"secret\0"), "invalid message 'p'"),
-        (query(b"select 1")[:1] + b"\x7f\xff\xff\xff", None),
     ],
 )
-async def test_what_no_client_may_say(said: bytes, words: str | None) -> None:
+async def test_what_no_client_may_say(said: bytes, words: str) -> None:
     pair = SessionPair(backends=1, max_packet_size=1 << 20)
     client = pair.connect()
     (told,) = client.send(said)
-    assert told.startswith("ErrorResponse FATAL 08P01 " if words else "ErrorResponse FATAL 54000 ")
-    assert words is None or words in told
+    assert told.startswith("ErrorResponse FATAL 08P01 ") and words in told
     assert client.transport.closing
     pair.pump()
     pair.check_idle()
+
+
+async def begins_what_is_too_large(pair: SessionPair) -> PairedClient:
+    """And is told so."""
+    client = pair.connect()
+    client.write(query(b"select '" + b"x" * 1_000_000 + b"'")[:5] + b"x" * 100_000)
+    client.session.pause_writing()
+    pair.pump()
+    (told,) = client.read()
+    assert told.startswith("ErrorResponse FATAL 54000 ")
+    pair.check_idle()
+    assert not client.transport.closing
+    return client
+
+
+async def test_a_message_that_is_too_large_is_read_to_its_end() -> None:
+    """Then its client has written it, and is ready to read why it was in vain."""
+    pair = SessionPair(backends=1, max_packet_size=1000)
+    client = await begins_what_is_too_large(pair)
+    for _ in range(9):
+        assert client.send(b"x" * 100_000) == []
+        assert not client.transport.ended
+    assert client.send(b"x" * 100 + SYNC + query(INSERT)) == []
+    assert client.transport.ended and not client.transport.closing
+    assert client.send(query(INSERT)) == []
+    assert pair.store.tables == {}
+    # What it leaves behind is no more than its connection.
+    assert client.session.eof_received() is False
+    client.session.connection_lost(None)
+    assert not pair.context.sessions
+
+
+async def test_nobody_waits_long_for_the_rest_of_what_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_PATIENCE", 0.01)
+    pair = SessionPair(backends=1, max_packet_size=1000)
+    client = await begins_what_is_too_large(pair)
+    await until(lambda: client.transport.aborted)
+    other = await begins_what_is_too_large(pair)
+    other.session.kill()
+    assert other.transport.aborted
 
 
 async def test_what_was_said_before_nonsense_is_not_left_half_done() -> None:

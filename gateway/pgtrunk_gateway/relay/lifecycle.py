@@ -368,9 +368,12 @@ class Lifecycle(Visible):
         if self.context.config.log_disconnections:
             log.info("%s closing because: %s (age=%ds)", self, self._reason, int(self._loop.time() - self._since))
         self.login = None
-        self.transport.close()
         # A client that does not read would keep it open as long as it likes.
         self._linger = self._loop.call_later(_LINGER, self.transport.abort)
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        self.transport.close()
 
     _EFFECTS: ClassVar[dict[Effect, Callable[..., None]]] = {}
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire.frontend import SYNC, TERMINATE
-from pgtrunk_gateway.errors import GatewayError, NotSupported, ProtocolError
+from pgtrunk_gateway.errors import GatewayError, MessageTooLarge, NotSupported, ProtocolError
 from pgtrunk_gateway.relay.leasing import STATEMENT, Leasing
 from pgtrunk_gateway.relay.lifecycle import HELD, SUSPENDED
 from pgtrunk_gateway.relay.login import Admission, SessionLogin
@@ -41,6 +41,8 @@ _STATE_IDLE: Final = State.IDLE
 _STATE_LEASED: Final = State.LEASED
 _HOLD: Final = 16 << 10
 """Octets that a session holds at most before it stops reading. Until then it reads on, to see a client that leaves."""
+_PATIENCE: Final = 60.0
+"""Seconds that a client has for the rest of a message that is too large."""
 
 
 class Session(Leasing):
@@ -48,7 +50,18 @@ class Session(Leasing):
 
     def __init__(self, context: Context, front: str) -> None:
         super().__init__(context, front)
-        self._shape_of = shape_within(context.config.max_packet_size)
+        self._limit_messages()
+        self._unwanted = 0
+        """Octets still to come of a message that has ended the session."""
+
+    def _limit_messages(self) -> None:
+        limit = self.context.config.max_packet_size
+        self._inbound.limit = limit
+        self._shape_of = shape_within(limit)
+
+    def reconfigure(self) -> None:
+        self._limit_messages()
+        super().reconfigure()
 
     def _start_login(self) -> None:
         self.login = SessionLogin(self.context, self)
@@ -171,7 +184,7 @@ class Session(Leasing):
         replies = backend.replies
         if replies.noted:
             self._heed(backend)
-            if self.backend is None:
+            if self.backend is None or replies.queue:
                 return
         if replies.status != _IDLE or self.requests.open or (self._inbound.rest and not self._request):
             if replies.status != _IDLE and self.terms.pool_mode == STATEMENT:
@@ -209,6 +222,8 @@ class Session(Leasing):
                 self._pause(HELD)
         elif self.state is not State.CLOSED:
             self._take(data)
+        elif self._unwanted:
+            self._drop(data)
 
     def _take(self, data: bytes) -> None:
         try:
@@ -219,6 +234,9 @@ class Session(Leasing):
             if self._inbound.rest and self.backend is not None:
                 # Half a message keeps the backend, as a transaction does.
                 self._clients_turn()
+        except MessageTooLarge as error:
+            self._unwanted = error.missing
+            self.fail(error)
         except GatewayError as error:
             self.fail(error)
         except ProtocolViolation as error:
@@ -260,6 +278,34 @@ class Session(Leasing):
         elif kind == TERMINATE:
             self._leave_politely()
         return data
+
+    def _hang_up(self) -> None:
+        if not self._unwanted or self.transport.is_closing():
+            super()._hang_up()
+            return
+        # Drivers take an end of the connection while they write for a crash, and do not look whether something was said
+        # before it. So this one may write its message to the end, which nobody keeps, before it is hung up on.
+        if self._paused:
+            self._paused = 0
+            self.transport.resume_reading()
+        if self._linger is not None:
+            self._linger.cancel()
+        self._linger = self._loop.call_later(_PATIENCE, self.transport.abort)
+
+    def kill(self, error: GatewayError | None = None) -> None:
+        super().kill(error)
+        if self._unwanted:
+            self.transport.abort()
+
+    def _drop(self, data: bytes) -> None:
+        self._unwanted = max(0, self._unwanted - len(data))
+        if self._unwanted:
+            return
+        if self.transport.can_write_eof():
+            # What follows the message is still read: a socket closed over unread data takes the last words along.
+            self.transport.write_eof()
+        else:
+            self.transport.close()
 
     def _leave_politely(self) -> None:
         self._reason = "client close request"

@@ -22,6 +22,8 @@ _BEGINNING: Final = 8 << 10
 """Octets of a larger message that are there before its first part is given: more than the names in its head."""
 _MAX_STATEMENT: Final = 16 << 20
 """Octets of a Parse message."""
+_HINT: Final = "Send less at once, or raise max_packet_size."
+_STATEMENT_HINT: Final = "Send what is long as a parameter."
 
 
 class Inbound:
@@ -56,9 +58,9 @@ class Inbound:
             kind, length = HEAD(data, pos)
             if kind not in KINDS or length < 4:
                 raise ProtocolViolation(f"invalid frontend message: type {kind}, length {length}")
-            if length > self.limit:
-                raise self._too_large(kind, length, "max_packet_size", self.limit)
             end = pos + length + 1
+            if length > self.limit:
+                raise _too_large(kind, length, end - size, f"max_packet_size = {self.limit}", _HINT)
             if end > size:
                 return self._partial(kind, length, data, pos)
             pos = end
@@ -71,7 +73,8 @@ class Inbound:
         there = len(data) - pos
         if kind == PARSE:
             if length > _MAX_STATEMENT:
-                raise self._too_large(kind, length, "the longest statement", _MAX_STATEMENT)
+                missing = length + 1 - there
+                raise _too_large(kind, length, missing, f"the longest statement = {_MAX_STATEMENT}", _STATEMENT_HINT)
             self._hold(data[pos:], length + 1)
         elif length < _COLLECT:
             self._hold(data[pos:], length + 1)
@@ -95,9 +98,9 @@ class Inbound:
         self.rest = 0
         return data[:rest], data[rest:]
 
-    @staticmethod
-    def _too_large(kind: int, length: int, limit_name: str, limit: int) -> MessageTooLarge:
-        return MessageTooLarge(
-            f"a message of type {chr(kind)!r} with {length} octets is too large",
-            detail=f"{limit_name} = {limit}",
-        )
+
+def _too_large(kind: int, length: int, missing: int, detail: str, hint: str) -> MessageTooLarge:
+    words = f"a message of type {chr(kind)!r} with {length} octets is too large"
+    error = MessageTooLarge(words, detail=detail, hint=hint)
+    error.missing = max(missing, 0)
+    return error
