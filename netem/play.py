@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from netem.lab import Lab
     from netem.plan import ArmKind, Run
 
-__all__ = ["Play", "growth"]
+__all__ = ["Play", "growth", "per_query"]
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PATIENCE = 180.0
@@ -132,6 +132,7 @@ class Play:
             self._figures.update(self._stalls(run, late, ports))
         if self._competitor is not None:
             self._figures.update(self._competitor.figures())
+        self._figures.update(per_query(self.used["network"]["client"], result["done"]))
         self.result = result | self._figures
 
     def _ask_pooler(self, run: Run, pooler: tuple[str, int]) -> PoolerStats | None:
@@ -159,6 +160,17 @@ class Play:
             for session, sent, answered in late
         )
         return stalls(drops, answers).figures()
+
+
+def per_query(client: Mapping[str, int], done: int) -> dict[str, float]:
+    """What the client's host sent and received for each answer: datagrams, of QUIC, and segments, of TCP."""
+    names = {
+        "datagrams_sent_per_query": "Udp.OutDatagrams",
+        "datagrams_received_per_query": "Udp.InDatagrams",
+        "segments_sent_per_query": "Tcp.OutSegs",
+        "segments_received_per_query": "Tcp.InSegs",
+    }
+    return {name: round(client[key] / done, 4) for name, key in names.items()} if done else {}
 
 
 def growth(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:

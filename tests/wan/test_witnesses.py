@@ -9,6 +9,7 @@ from netem.console import PoolerStats
 from netem.console import read as read_stats
 from netem.errors import LabError
 from netem.plan import Arm
+from netem.play import per_query
 
 SS = """\
 0      0      10.77.0.1:52310    10.77.0.2:6432
@@ -44,6 +45,14 @@ def test_what_an_arm_asked_for_must_be_in_force() -> None:
     assert check(arm, {"client": Sockets({"cubic": 3}, 64.0)}) == {
         "client": {"congestion": {"cubic": 3}, "rto_ms": 64.0}
     }
+
+
+def test_what_each_answer_took() -> None:
+    counters = {"Udp.OutDatagrams": 500, "Udp.InDatagrams": 250, "Tcp.OutSegs": 0, "Tcp.InSegs": 1, "Udp.queue": 9}
+    found = per_query(counters, 1000)
+    assert (found["datagrams_sent_per_query"], found["datagrams_received_per_query"]) == (0.5, 0.25)
+    assert (found["segments_sent_per_query"], found["segments_received_per_query"]) == (0, 0.001)
+    assert per_query(counters, 0) == {}
 
 
 def test_how_long_a_transaction_pins_a_backend() -> None:
