@@ -65,8 +65,10 @@ async def _main(run: Run) -> dict[str, Any]:
 async def _alone(run: Run) -> dict[str, Any]:
     loop = Alone(run)
     say({"ready": 1})
+    await asyncio.to_thread(sys.stdin.readline)
     used = cpu()
     seconds = await loop.play(report=True)
+    say({"over": loop.done})
     return _result(loop, seconds, 0.0, cpu() - used, None) | loop.figures()
 
 
@@ -74,10 +76,12 @@ async def _storms(run: Run) -> dict[str, Any]:
     """The result is that of the cold one."""
     async with ways(run) as way:
         say({"ready": run.arm.sessions})
+        await asyncio.to_thread(sys.stdin.readline)
         used = cpu()
         cold = Storm(run, way)
         seconds = await cold.play(report=True)
         used = cpu() - used
+        say({"over": cold.done})
         await cold.finish()
         result = _result(cold, seconds, 0.0, used, way.trunk)
         warm = Storm(run, way)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from netem.capture import Capture, round_trips
-from netem.loop import Loop
+from netem.loop import PATIENCE, Loop
 from netem.sessions import ways
 from netem.topology import ADDRESSES, WAN_DEVICE
 from netem.workloads import first_row
@@ -119,6 +119,7 @@ class Storm(Loop):
         self.connections: list[asyncpg.Connection] = []
         self.rows = array("I")
         """Microseconds from when all ask until they have their rows."""
+        self.broken = 0
         self._way = way
 
     @property
@@ -126,16 +127,20 @@ class Storm(Loop):
         return 0
 
     async def finish(self) -> None:
-        """All ask once, and are closed. One that does not answer is a failure."""
+        """All ask once, and are closed; in ``broken`` are those that could not."""
         begin = self.now()
 
         async def ask(number: int, connection: asyncpg.Connection) -> None:
-            await first_row(connection, number)
-            self.rows.append(int((self.now() - begin) * 1e6))
+            try:
+                await first_row(connection, number)
+                self.rows.append(int((self.now() - begin) * 1e6))
+                await connection.close(timeout=_CLOSE)
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                self.broken += 1
+                self.note(error)
 
-        async with asyncio.timeout(self.run.load.seconds + _CLOSE):
+        async with asyncio.timeout(self.run.load.seconds + PATIENCE):
             await asyncio.gather(*(ask(*each) for each in enumerate(self.connections)))
-            await asyncio.gather(*(each.close(timeout=_CLOSE) for each in self.connections))
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         self.asked = self.run.arm.sessions
@@ -149,5 +154,6 @@ def storm_figures(storm: Storm) -> dict[str, Any]:
     """Milliseconds until the last session could ask, and from when all asked until the last had its row."""
     ordered = sorted(storm.latencies)
     if not ordered:
-        return {"last_ms": None, "all_answered_ms": None}
-    return {"last_ms": ordered[-1] / 1000, "all_answered_ms": max(storm.rows, default=0) / 1000}
+        return {"last_ms": None, "all_answered_ms": None, "broken": storm.broken}
+    answered = max(storm.rows, default=0) / 1000
+    return {"last_ms": ordered[-1] / 1000, "all_answered_ms": answered, "broken": storm.broken}

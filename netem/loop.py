@@ -120,8 +120,7 @@ class Loop:
             await ask(self._random.randrange(ROWS))
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             self.failed += 1
-            name = f"{type(error).__name__}: {error}"[:200]
-            self.errors[name] = self.errors.get(name, 0) + 1
+            self.note(error)
         except asyncio.CancelledError:
             self.waited.append(int((self.now() - intended) * 1e6))
             raise
@@ -134,6 +133,11 @@ class Loop:
                 self.late.append((number, self._start + sent, self._start + now))
         finally:
             self.in_flight -= 1
+
+    def note(self, error: Exception) -> None:
+        """Counts an error by what it says."""
+        name = f"{type(error).__name__}: {error}"[:200]
+        self.errors[name] = self.errors.get(name, 0) + 1
 
     # -- telemetry
 

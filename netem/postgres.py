@@ -2,8 +2,9 @@
 
     python -m netem.postgres ADDRESS MAX_CONNECTIONS NETWORK ...
 
-It says a line of JSON when all is there (port, user, password, database), and ends at the end of its standard input.
-Besides the user, who logs in by SCRAM, there are trust_user, md5_user and scram_user, with the same password.
+It says a line of JSON when all is there (port, user, password, what Postgres keeps of it, database), and ends at the
+end of its standard input. Besides the user, who logs in by SCRAM, there are trust_user, md5_user and scram_user, with
+the same password.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ _SETTINGS: dict[str, str | int | bool] = {"shared_buffers": "256MB", "max_wal_si
 _LOGINS = {"trust": "trust", "md5": "md5", "scram": "scram-sha-256"}
 
 
-async def _fill(server: EmbeddedPostgres, password: str) -> None:
+async def _fill(server: EmbeddedPostgres, password: str) -> str:
+    """Returns what Postgres keeps of the password."""
     admin = await asyncpg.connect(server.dsn())
     try:
         await admin.execute(f"CREATE USER {_USER} PASSWORD '{password}'")
         await admin.execute(f"CREATE DATABASE {_DATABASE} OWNER {_USER}")
         await _let_in(admin, server, password)
+        secret: str = await admin.fetchval("SELECT rolpassword FROM pg_authid WHERE rolname = $1", _USER)
     finally:
         await admin.close()
     owner = await asyncpg.connect(server.dsn(user=_USER, password=password, database=_DATABASE))
@@ -42,6 +45,7 @@ async def _fill(server: EmbeddedPostgres, password: str) -> None:
                 await owner.execute(statement)
     finally:
         await owner.close()
+    return secret
 
 
 async def _let_in(admin: asyncpg.Connection, server: EmbeddedPostgres, password: str) -> None:
@@ -62,8 +66,8 @@ def main() -> int:
     with EmbeddedPostgres(
         host=address, clients=networks, max_connections=int(connections), settings=_SETTINGS
     ) as server:
-        asyncio.run(_fill(server, password))
-        login = {"user": _USER, "password": password, "database": _DATABASE}
+        secret = asyncio.run(_fill(server, password))
+        login = {"user": _USER, "password": password, "secret": secret, "database": _DATABASE}
         print(json.dumps({"port": server.port, "pid": server.pid, **login}), flush=True)
         sys.stdin.read()
     return 0

@@ -42,8 +42,9 @@ listen_addr = {gateway}, 127.0.0.1
 listen_port = {listen}
 unix_socket_dir =
 listen_backlog = 2048
+tcp_defer_accept = 0
 auth_type = {auth_type}
-auth_file = {folder}/userlist.txt
+auth_file = {folder}/{userlist}
 stats_users = {user}
 pool_mode = transaction
 default_pool_size = {pool_size}
@@ -95,7 +96,10 @@ class Servers:
             raise LabError("Postgres did not start on the database's host")
         self.login = json.loads(line)
         self._postgres = self.login.pop("pid")
-        self._write("userlist.txt", f'"{self.login["user"]}" "{self.login["password"]}"\n')
+        # With a password in clear a pooler would compute SCRAM's keys anew for each who logs in, which nobody has to
+        # put up with; but it could not log in to Postgres with a secret alone, where its clients do not use SCRAM.
+        for name, word in (("secrets.txt", self.login.pop("secret")), ("passwords.txt", self.login["password"])):
+            self._write(name, f'"{self.login["user"]}" "{word}"\n')
 
     def close(self) -> None:
         """Removes the folder; the processes end with the hosts."""
@@ -225,6 +229,7 @@ class Servers:
             section=section,
             listen=listen,
             auth_type=auth_type,
+            userlist="secrets.txt" if auth_type == "scram-sha-256" else "passwords.txt",
             user=self.login["user"],
             folder=self._folder,
             pool_size=self.pool_size,
