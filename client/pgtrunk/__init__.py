@@ -18,13 +18,14 @@ from pgtrunk.errors import (
     UsageError,
 )
 from pgtrunk.manager import StreamManager
-from pgtrunk.telemetry import TrunkStats
+from pgtrunk.telemetry import RedundancyStats, TrunkStats
 
 if TYPE_CHECKING:
     from pgtrunk.background import BackgroundTrunk
 
 __all__ = [
     "BackgroundTrunk",
+    "RedundancyStats",
     "StreamManager",
     "TrunkStats",
     # errors

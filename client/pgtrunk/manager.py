@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import asdict, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -11,6 +12,7 @@ from pgtrunk.address import Address
 from pgtrunk.allocation import Rules
 from pgtrunk.errors import TrunkClosed, UsageError
 from pgtrunk.refusal import Limit
+from pgtrunk.telemetry import RedundancyStats
 from pgtrunk.trunk import CANCEL_TIMEOUT, Trunk
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from pgtrunk.asyncpg_adapter import AsyncpgAdapter
     from pgtrunk.connection import Connection
+    from pgtrunk.quic.redundancy import Redundancy
     from pgtrunk.telemetry import TrunkStats
     from pgtrunk.trunk import Opened
 
@@ -48,6 +51,9 @@ class StreamManager:
 
     ``congestion_floor``: datagrams below which losses never take the congestion window, for paths that are known to
     carry them; 0 is RFC 9002.
+    ``redundancy``: ``"auto"`` sends small messages twice, some milliseconds apart, while the way to the gateway loses
+    packets, so that one that is lost costs no further round trip; ``"off"`` never does. The gateway has its own option
+    for its answers (``quic_redundancy``).
 
     A manager belongs to the event loop on which it was opened, and to that process: `UsageError` otherwise.
     """
@@ -67,9 +73,12 @@ class StreamManager:
         key_file: str | None = None,
         dangerously_skip_certificate_verification: bool = False,
         congestion_floor: int = 0,
+        redundancy: Redundancy = "auto",
     ) -> None:
         _require_positive_int(connections=connections, streams_per_connection=streams_per_connection)
         _require_seconds(acquire_timeout=acquire_timeout, connect_timeout=connect_timeout)
+        if redundancy not in ("auto", "off"):
+            raise UsageError(f'redundancy={redundancy!r}: "auto" or "off" is needed')
         self._address = Address.parse(gateway)
         self._rules = Rules(
             connections=connections, streams_per_connection=streams_per_connection, patience=acquire_timeout
@@ -82,7 +91,7 @@ class StreamManager:
         from pgtrunk.quic.config import QuicLimits
 
         self._config = ClientConfig(
-            limits=QuicLimits(congestion_floor=congestion_floor, max_streams=0),
+            limits=QuicLimits(congestion_floor=congestion_floor, max_streams=0, redundancy=redundancy),
             ca_file=ca_file,
             ca_data=ca_data,
             server_name=server_name,
@@ -169,7 +178,7 @@ class StreamManager:
         """Returns what the trunk is doing and what it has done; after `close` too."""
         if self._trunk is None:
             raise self._not_open()
-        return self._trunk.stats()
+        return replace(self._trunk.stats(), redundancy=RedundancyStats(**asdict(self._config.paths.figures())))
 
     def __repr__(self) -> str:
         return f"<StreamManager {self._address} {'not open' if self._trunk is None else self._trunk.summary}>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Counters", "TrunkStats"]
+__all__ = ["Counters", "RedundancyStats", "TrunkStats"]
 
 
 @dataclass(slots=True)
@@ -25,6 +25,23 @@ class Counters:
     def acquired(self, waited: float) -> None:
         self.acquire_wait += waited
         self.acquire_wait_max = max(self.acquire_wait_max, waited)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedundancyStats:
+    """What came of sending small messages twice: this end's, over all connections. Messages, but for ``losses``."""
+
+    eligible: int = 0
+    """Small messages that left for the first time while losses were being seen."""
+    copies: int = 0
+    suppressed_guard: int = 0
+    """Copies not sent, since losses looked like congestion."""
+    suppressed_window: int = 0
+    """Copies not sent, since half the congestion window was in flight."""
+    spurious: int = 0
+    """Of which copy and original both came."""
+    losses: int = 0
+    """Packets lost, copies among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,3 +80,4 @@ class TrunkStats:
     acquire_wait_max: float
     """The longest of these waits that ended with a stream."""
     cancels_sent: int
+    redundancy: RedundancyStats = RedundancyStats()

@@ -21,6 +21,7 @@ from pgtrunk.errors import (
     TrunkClosed,
     UsageError,
 )
+from pgtrunk.telemetry import RedundancyStats
 
 REFUSED = GatewayUnreachable("nothing listens there")
 
@@ -402,6 +403,7 @@ async def test_stats_count_what_happened() -> None:
             "acquire_wait": pytest.approx(0.0, abs=5.0),
             "acquire_wait_max": pytest.approx(0.0, abs=5.0),
             "cancels_sent": 0,
+            "redundancy": asdict(RedundancyStats()),
         }
         assert 0 < trunk.stats().acquire_wait_max <= trunk.stats().acquire_wait
         assert all(task.done() for task in waiting)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from aioquic.quic.connection import NetworkAddress
 
     from .driver import ConnectionDriver
+    from .redundancy import RedundancyFigures
 
 __all__ = ["Figures", "read_figures"]
 
@@ -36,6 +37,8 @@ class Figures:
     sent: int
     held: int
     """Received and not consumed: what counts in the budgets."""
+    redundancy: RedundancyFigures
+    """What came of sending small messages twice."""
 
 
 def read_figures(driver: ConnectionDriver) -> Figures:
@@ -54,4 +57,5 @@ def read_figures(driver: ConnectionDriver) -> Figures:
         received=driver.received,
         sent=driver.sent,
         held=driver.held_bytes,
+        redundancy=quic.redundancy_figures,
     )

@@ -134,6 +134,7 @@ class PathMemory:
 
     def __init__(self) -> None:
         self._members: set[Member] = set()
+        self._listening: set[Member] = set()
         self._hot_until = -inf
         self._loss = 0.0
         self._off_until = -inf
@@ -153,15 +154,18 @@ class PathMemory:
         """Whether it has no connection."""
         return not self._members
 
-    def join(self, member: Member, now: float) -> None:
-        """One more connection."""
+    def join(self, member: Member, now: float, *, listens: bool = True) -> None:
+        """One more connection; where it does not listen it is only counted."""
         self._members.add(member)
-        member.repeats = self.is_hot(now)
+        if listens:
+            self._listening.add(member)
+            member.repeats = self.is_hot(now)
 
     def leave(self, member: Member) -> None:
         """A connection is over; what it counted stays. A second time does nothing."""
         if member in self._members:
             self._members.remove(member)
+            self._listening.discard(member)
             self._gone.add(member.redundancy_figures)
 
     def is_hot(self, now: float) -> bool:
@@ -172,7 +176,7 @@ class PathMemory:
         """Some connection has lost packets."""
         if now >= self._hot_until:
             self._loss = 0.0
-            for member in self._members:
+            for member in self._listening:
                 member.repeats = True
         self._hot_until = now + HOLD
         self._loss += packets / AVERAGED

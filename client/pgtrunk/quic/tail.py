@@ -73,8 +73,7 @@ class Repeating(Acknowledging):
         self.path = path
         self._originals.clear()
         self._copy_at = None
-        if self.limits.redundancy == "auto":
-            path.join(self, now)
+        path.join(self, now, listens=self.limits.redundancy == "auto")
 
     def leave_path(self) -> None:
         """The connection is over."""

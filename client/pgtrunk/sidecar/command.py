@@ -82,6 +82,12 @@ def _add_trunk(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--congestion-floor", metavar="N", type=int, default=0, help="datagrams that losses never take, default: 0"
     )
+    group.add_argument(
+        "--redundancy",
+        choices=("auto", "off"),
+        default="auto",
+        help="whether small messages are sent twice while packets are lost, default: auto",
+    )
 
 
 def _add_certificates(parser: argparse.ArgumentParser) -> None:
@@ -131,6 +137,7 @@ def _manager(arguments: argparse.Namespace) -> StreamManager:
         key_file=arguments.key,
         dangerously_skip_certificate_verification=arguments.dangerously_skip_certificate_verification,
         congestion_floor=arguments.congestion_floor,
+        redundancy=arguments.redundancy,
     )
 
 

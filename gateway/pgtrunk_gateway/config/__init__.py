@@ -3,7 +3,18 @@
 from .diff import Change, Changes, diff
 from .faults import InvalidConfig, Remark, Source
 from .load import Loaded, load
-from .settings import AuthType, Config, DatabaseConfig, PeerConfig, PoolKey, PoolMode, QuicRetry, SslMode, UserConfig
+from .settings import (
+    AuthType,
+    Config,
+    DatabaseConfig,
+    PeerConfig,
+    PoolKey,
+    PoolMode,
+    QuicRedundancy,
+    QuicRetry,
+    SslMode,
+    UserConfig,
+)
 
 __all__ = [
     "load",
@@ -18,6 +29,7 @@ __all__ = [
     "PoolKey",
     "AuthType",
     "PoolMode",
+    "QuicRedundancy",
     "QuicRetry",
     "SslMode",
     "diff",

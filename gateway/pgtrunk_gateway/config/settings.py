@@ -23,12 +23,14 @@ __all__ = [
     "PeerConfig",
     "PoolKey",
     "PoolMode",
+    "QuicRedundancy",
     "QuicRetry",
     "SslMode",
     "UserConfig",
 ]
 
 AuthType: TypeAlias = Literal["any", "trust", "plain", "md5", "scram-sha-256", "cert"]
+QuicRedundancy: TypeAlias = Literal["auto", "off"]
 QuicRetry: TypeAlias = Literal["auto", "always", "never"]
 
 Number = TypeVar("Number", int, float)
@@ -123,6 +125,8 @@ class Config:
     """Bytes that all QUIC connections together may have unread in the gateway."""
     quic_congestion_floor: int = 0
     """Packets below which loss never takes the congestion window; 0 = off, as RFC 9002 has it."""
+    quic_redundancy: QuicRedundancy = "auto"
+    """auto: small answers are sent twice while packets to that client are lost; off: never."""
     quic_retry: QuicRetry = "auto"
     """Whether clients must first prove their address by a Retry (RFC 9000, 8.1.2); auto: when many are half open."""
 

@@ -143,4 +143,5 @@ def _limits(config: Config) -> QuicLimits:
         max_streams=config.quic_max_streams,
         connection_budget=config.quic_connection_budget,
         congestion_floor=config.quic_congestion_floor,
+        redundancy=config.quic_redundancy,
     )

@@ -25,12 +25,18 @@ __all__: list[str] = []
         *texts("peer"),
         *ints("age streams rtt_us cwnd in_flight"),
         *longs("packets_sent packets_lost bytes_received bytes_sent held_bytes"),
+        *longs("losses copies_eligible copies copies_off_guard copies_off_window copies_spurious"),
     ),
 )
 def show_connections(view: View) -> Iterable[Row]:
-    """Ages in seconds, round trip times in microseconds, all else in bytes or packets."""
+    """Ages in seconds, round trip times in microseconds, all else in bytes or packets; copies are frames.
+
+    Of ``copies_eligible`` small answers that first left in times of ``losses``, ``copies`` were sent once more, and
+    others not: losses looked like congestion (``off_guard``), or half the window was in flight (``off_window``).
+    """
     for driver in _drivers(view):
         figures = driver.figures()
+        twice = figures.redundancy
         yield (
             driver.id,
             readable(figures.peername) if isinstance(figures.peername, tuple) else "",
@@ -44,6 +50,12 @@ def show_connections(view: View) -> Iterable[Row]:
             figures.received,
             figures.sent,
             figures.held,
+            twice.losses,
+            twice.eligible,
+            twice.copies,
+            twice.suppressed_guard,
+            twice.suppressed_window,
+            twice.spurious,
         )
 
 
