@@ -1,27 +1,24 @@
-"""What is stored of the runs, and what several repetitions of one come to. Reads files; computes; draws nothing."""
+"""What is stored of the runs, and which of them are repetitions of one another. Reads files; computes no figures.
+
+What a run does not say is absent, and taken so; what it says wrongly raises :class:`LabError` with the file's name.
+"""
 
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hdrh.histogram import HdrHistogram
-
 from netem.errors import LabError
+from netem.report.latencies import Latencies
 
-__all__ = ["LATE", "Group", "Stored", "groups", "read"]
-
-LATE = 15.0
-"""Milliseconds above the link's round trip from which an answer counts as stalled."""
-_SHARE = ("p50_ms", "p90_ms", "p99_ms", "p99.9_ms", "mean_ms", "max_ms", "per_second", "sessions_used", "setup_s")
+__all__ = ["Group", "Stored", "groups", "read"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Stored:
     """One run as it is stored, in ``file``, a path from the folder of results."""
 
@@ -42,44 +39,40 @@ class Stored:
         return str(self.data["arm"])
 
     @property
+    def repetition(self) -> int:
+        return int(self.data["repetition"])
+
+    @property
     def result(self) -> dict[str, Any]:
-        result: dict[str, Any] = self.data["result"]
-        return result
+        """What the client has said."""
+        return self.part("result")
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The arm's part of the plan."""
+        return self.part("plan", "arm")
+
+    def part(self, *names: str) -> dict[str, Any]:
+        """What is stored under these names, one within the other; empty where nothing is."""
+        found: dict[str, Any] = self.data
+        for name in names:
+            value = found.get(name) or {}
+            if not isinstance(value, dict):
+                raise LabError(f'{self.file}: "{name}" is not an object, but {value!r}')
+            found = value
+        return found
 
     @cached_property
-    def histogram(self) -> HdrHistogram:
-        """Latencies in microseconds."""
-        return HdrHistogram.decode(self.encoded)
-
-    @property
-    def lost(self) -> int:
-        """Packets that the link has dropped in this run."""
-        counters = self.data["link_counters"]
-        return sum(int(counters[way].get("lost", counters[way].get("drops", 0))) for way in ("there", "back"))
-
-    @property
-    def stalled(self) -> int:
-        """Answers that took `LATE` longer than the link's round trip."""
-        limit = int((self.data["link"]["wan"]["median"] + LATE) * 1000)
-        histogram = self.histogram
-        return int(histogram.get_total_count() - round(histogram.get_total_count() * _share_below(histogram, limit)))
+    def latencies(self) -> Latencies:
+        try:
+            return Latencies.decode(self.encoded)
+        except ValueError as error:
+            raise LabError(f"{self.file}: its histogram cannot be read: {error}") from error
 
 
-def _share_below(histogram: HdrHistogram, value: int) -> float:
-    total = histogram.get_total_count()
-    if not total:
-        return 1.0
-    below: int = 0
-    for item in histogram.get_recorded_iterator():
-        if item.value_iterated_to > value:
-            break
-        below = item.total_count_to_this_value
-    return float(below / total)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Group:
-    """The repetitions of one arm in one setting."""
+    """The repetitions of one arm in one setting, in their order."""
 
     runs: tuple[Stored, ...]
 
@@ -95,48 +88,22 @@ class Group:
     def scenario(self) -> str:
         return self.runs[0].scenario
 
-    def together(self) -> HdrHistogram:
-        """The latencies of all repetitions."""
-        histogram = HdrHistogram.decode(self.runs[0].encoded)
-        for run in self.runs[1:]:
-            histogram.add(run.histogram)
-        return histogram
-
-    def median(self, key: str) -> float:
-        """Of a figure of the results."""
-        return float(statistics.median(run.result[key] for run in self.runs))
+    @property
+    def plan(self) -> dict[str, Any]:
+        return self.runs[0].plan
 
     @property
-    def figures(self) -> dict[str, float]:
-        """Medians of the repetitions."""
-        figures = {key: self.median(key) for key in _SHARE}
-        figures["failed"] = sum(run.result["failed"] for run in self.runs)
-        figures["client_cpu_us"] = self.median("client_cpu_us")
-        figures["client_rss_mb"] = self.median("client_rss_mb")
-        for server in ("gateway", "pgbouncer", "pgbouncer-tls", "postgres"):
-            used = [cpu for run in self.runs if (cpu := _server_us(run, server)) is not None]
-            if used:
-                figures[f"{server}_cpu_us"] = round(statistics.median(used), 1)
-        lost = sum(run.lost for run in self.runs)
-        if lost:
-            figures["stalled_per_loss"] = round(sum(run.stalled for run in self.runs) / lost, 2)
-        return figures
+    def sessions(self) -> int:
+        """How many the arm may have at a time."""
+        return int(self.plan.get("sessions") or self.runs[0].result.get("sessions") or 0)
 
-
-def _server_us(run: Stored, server: str) -> float | None:
-    """CPU of a server for each answer, microseconds; None where it had no part in it."""
-    kind = run.data["plan"]["arm"]["kind"]
-    part = {
-        "gateway": kind in ("tcp", "tls", "quic", "sidecar", "mux"),
-        "pgbouncer": kind == "pgbouncer",
-        "pgbouncer-tls": kind == "pgbouncer-tls",
-        "postgres": True,
-    }
-    names = {"pgbouncer": "pgbouncer-6433", "pgbouncer-tls": "pgbouncer-6434"}
-    used = run.data["used"]["cpu_s"].get(names.get(server, server))
-    if not part[server] or used is None or not run.result["done"]:
-        return None
-    return float(used / run.result["done"] * 1e6)
+    @cached_property
+    def latencies(self) -> Latencies:
+        """Of all repetitions."""
+        together = self.runs[0].latencies
+        for run in self.runs[1:]:
+            together = together + run.latencies
+        return together
 
 
 def read(folder: Path) -> list[Stored]:
@@ -148,8 +115,20 @@ def read(folder: Path) -> list[Stored]:
             encoded = path.with_suffix(".hdr").read_text().strip()
         except (OSError, ValueError) as error:
             raise LabError(f"{path}: {error}") from error
-        found.append(Stored(str(path.relative_to(folder)), data, encoded))
+        run = Stored(str(path.relative_to(folder)), data, encoded)
+        _check(run)
+        found.append(run)
     return found
+
+
+def _check(run: Stored) -> None:
+    if not isinstance(run.data, dict):
+        raise LabError(f"{run.file}: it is not the result of a run")
+    missing = [key for key in ("scenario", "setting", "arm", "repetition", "result") if key not in run.data]
+    if missing:
+        raise LabError(f"{run.file}: it does not say its {', '.join(missing)}")
+    if not run.plan.get("kind"):
+        raise LabError(f"{run.file}: it does not say of what kind its arm is")
 
 
 def groups(stored: Sequence[Stored]) -> list[Group]:
@@ -157,4 +136,4 @@ def groups(stored: Sequence[Stored]) -> list[Group]:
     together: dict[tuple[str, str, str], list[Stored]] = {}
     for run in stored:
         together.setdefault((run.scenario, run.setting, run.arm), []).append(run)
-    return [Group(tuple(together[key])) for key in sorted(together)]
+    return [Group(tuple(sorted(together[key], key=lambda run: run.repetition))) for key in sorted(together)]

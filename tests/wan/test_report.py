@@ -1,88 +1,174 @@
-"""The report, made from runs that the test has written."""
+"""The report, made from runs that the test has stored."""
 
 from __future__ import annotations
 
+import html
 import json
+import re
+from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hdrh.histogram import HdrHistogram
 
+from helpers.stored_runs import run, store
 from netem.errors import LabError
+from netem.plan import Arm
+from netem.report.chapters import chapters
+from netem.report.data import groups, read
 from netem.report.make import make
 
-WAN = {"sent": 300, "lost": 0, "minimum": 29.9, "median": 30.2, "p90": 30.4, "p99": 30.6, "maximum": 31.0, "mean": 30.2}
+QUIC = Arm(kind="quic", sessions=40, connections=1, streams=40)
+POOLER = Arm(kind="pgbouncer", sessions=40)
+SLOW = [30.0 + at / 10 for at in range(50)]
 
 
-def store(
-    results: Path, arm: str, repetition: int, latencies: list[float], *, lost: int = 0, setting: str = "clean"
-) -> None:
-    """A run of the scenario `ramp`, with these latencies in milliseconds."""
-    histogram = HdrHistogram(1, 60_000_000, 3)
-    for latency in latencies:
-        histogram.record_value(int(latency * 1000))
-    data: dict[str, Any] = {
-        "scenario": "ramp",
-        "arm": arm,
-        "setting": setting,
-        "repetition": repetition,
-        "made": {"command": "python -m netem run ramp", "commit": "abc", "date": "2026-11-30", "cores": 2},
-        "link": {"kind": "tun", "why": "", "wan": WAN},
-        "link_counters": {"there": {"lost": lost}, "back": {"lost": 0}},
-        "plan": {"arm": {"kind": arm.partition("-")[0]}, "load": {"kind": "ramp"}},
-        "result": {
-            "done": len(latencies), "failed": 0, "per_second": 10.0 * repetition, "mean_ms": 1.0, "p50_ms": 30.5,
-            "p90_ms": 31.0, "p99_ms": 90.0 + repetition, "p99.9_ms": 99.0, "max_ms": 100.0, "sessions": 40,
-            "sessions_used": 17, "setup_s": 0.1, "client_cpu_us": 80.0, "client_rss_mb": 60.0,
-        },
-        "used": {"cpu_s": {"gateway": 0.5, "pgbouncer-6433": 0.1, "postgres": 1.0}},
-        "seconds": [{"at": 1.0, "done": 3, "queued": 0, "p99": 40.0, "rss_mb": 60.0, "cpu_ms": 5.0}],
-    }  # fmt: skip
-    folder = results / "wan" / "ramp"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{setting}.{arm}.{repetition}.json").write_text(json.dumps(data))
-    (folder / f"{setting}.{arm}.{repetition}.hdr").write_text(histogram.encode().decode())
+def filled(folder: Path) -> Path:
+    (folder / "README.md").write_text("# Results\n\nWords.\n")
+    for at in (1, 2, 3):
+        store(
+            folder,
+            run(QUIC, at, latencies=SLOW, p50_ms=31.0, p99_ms=40.0 + at / 10, mean_ms=32.0, client_cpu_us=90.0),
+            run(POOLER, at, latencies=SLOW, p50_ms=31.0, p99_ms=90.0 + at / 10, mean_ms=32.0, client_cpu_us=30.0),
+        )
+    return folder
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    (tmp_path / "README.md").write_text("# Results\n\nWords.\n")
-    for repetition in (1, 2, 3):
-        store(tmp_path, "quic-1x40", repetition, [30.0] * 98 + [80.0] * 2, lost=4)
-        store(tmp_path, "pgbouncer-10", repetition, [31.0] * 100)
-    return tmp_path
+    return filled(tmp_path)
 
 
-def test_figures_are_medians_by_scenario_setting_and_arm(results: Path) -> None:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a report; for who reads only."""
+    folder = filled(tmp_path_factory.mktemp("results"))
+    make(folder)
+    return folder
+
+
+def test_figures_for_scripts_are_one_flat_sorted_object(made: Path) -> None:
+    figures = json.loads((made / "summary.json").read_text())
+    assert figures["ramp.clean.quic-1x40.p99_ms"] == 40.2
+    assert figures["ramp.clean.pgbouncer-40.sessions_used"] == 17
+    assert list(figures) == sorted(figures)
+    assert all(isinstance(value, int | float) for value in figures.values())
+
+
+def test_the_same_data_give_the_same_files(results: Path, made: Path) -> None:
+    again = {path.relative_to(results): path.read_bytes() for path in make(results)}
+    assert again == {path: (made / path).read_bytes() for path in again}
+
+
+class Page(HTMLParser):
+    """Its addresses, its ids, and elements that are left open."""
+
+    VOID = ("meta", "br", "img")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.hrefs: list[str] = []
+        self.ids: list[str] = []
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name == "href" and tag == "a":
+                self.hrefs.append(value or "")
+            if name == "id":
+                self.ids.append(value or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        super().handle_startendtag(tag, attrs)
+
+
+def test_the_page_has_all_in_itself(made: Path) -> None:
+    text = (made / "wan" / "index.html").read_text()
+    page = Page(text)
+    assert page.open == []
+    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    assert text.count("<svg ") == 8
+    assert "url(http" not in text
+    assert "@import" not in text
+    assert len(page.ids) == len(set(page.ids))
+    assert not re.search(r"#[0-9a-f]{6}", text.partition("</style>")[2])  # colours are the page's, dark or light
+    assert len(text) < 1_000_000
+
+
+def test_every_address_leads_somewhere(made: Path) -> None:
+    page = Page((made / "wan" / "index.html").read_text())
+    for href in page.hrefs:
+        if href.startswith("#"):
+            assert href[1:] in page.ids
+        else:
+            assert (made / "wan" / href).is_file()
+    for at in (1, 2, 3):
+        assert f"ramp/clean.quic-1x40.{at}.json" in page.hrefs
+
+
+def test_a_figure_leads_to_the_run_that_it_is_of(made: Path) -> None:
+    text = (made / "wan" / "index.html").read_text()
+    assert 'title="40.1 · 40.2 · 40.3"><a href="ramp/clean.quic-1x40.2.json">40.2</a>' in text
+    for words in (
+        "python -m netem run ramp",
+        "abc1234",
+        "A CPU, 2 cores, Linux 6.1, Python 3.11.7",
+        "2026-12-01 02:01",
+    ):
+        assert words in text
+
+
+def test_wins_losses_and_no_difference_are_all_said(made: Path) -> None:
+    for path in ("README.md", "wan/index.html"):
+        text = html.unescape(re.sub(r"<[^>]+>|\[|\]\([^)]*\)|\u00a0", "", (made / path).read_text()))
+        assert "p99: lower, 40.2 against 90.2ms" in text
+        assert "the client's CPU for each answer: higher, 90 against 30µs, 3.0 times as much" in text
+        assert "mean latency: no difference" in text
+        assert "(40 sessions each)" in text
+
+
+def test_the_report_takes_the_place_of_the_one_before(results: Path, made: Path) -> None:
+    first = (made / "README.md").read_text()
+    assert first.startswith("# Results\n\nWords.\n\n<!-- made by")
+    (results / "README.md").write_text(first + "\n## What was tried\n\nThis.\n")
     make(results)
-    figures = json.loads((results / "summary.json").read_text())["ramp"]["clean"]
-    assert figures["quic-1x40"]["p99_ms"] == 92.0
-    assert figures["quic-1x40"]["per_second"] == 20.0
-    assert figures["quic-1x40"]["gateway_cpu_us"] == 5000.0
-    assert figures["quic-1x40"]["stalled_per_loss"] == 0.5
-    assert figures["pgbouncer-10"]["pgbouncer_cpu_us"] == 1000.0
-    assert "gateway_cpu_us" not in figures["pgbouncer-10"]
-    assert "stalled_per_loss" not in figures["pgbouncer-10"]
+    assert (results / "README.md").read_text() == first + "\n## What was tried\n\nThis.\n"
 
 
-def test_the_page_has_all_in_itself_and_links_each_run(results: Path) -> None:
+def test_thresholds_are_columns(results: Path) -> None:
+    store(results, run(QUIC, scenario="pooled", setting="50", thresholds={"p95_ms": 50.0}, p95_ms=60.0))
     make(results)
-    page = (results / "wan" / "index.html").read_text()
-    assert page.count("data:image/png;base64,") == 6
-    for repetition in (1, 2, 3):
-        assert f'href="ramp/clean.quic-1x40.{repetition}.json"' in page
-    assert "python -m netem run ramp" in page
-    assert "http" not in page.partition("<body>")[2]
+    assert ">FAIL</td>" in (results / "wan" / "index.html").read_text()
+    assert "| p95 < 0.05 s |" in (results / "README.md").read_text()
 
 
-def test_the_tables_take_the_place_of_those_before(results: Path) -> None:
+def test_settings_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for setting, loss in (
+        ("burst.500", 0.3),
+        ("10.0.500", 0.1),
+        ("3.0.2000", 0.03),
+        ("3.0.500", 0.03),
+        ("0.1.500", 0.001),
+    ):
+        store(tmp_path, run(QUIC, scenario="loss", setting=setting, loss=loss))
+    (chapter,) = chapters(groups(read(tmp_path / "wan")), draw=False)
+    ordered = [part.anchor for part in chapter.parts]
+    assert ordered == [f"loss.{each}" for each in ("0.1.500", "3.0.500", "3.0.2000", "10.0.500", "burst.500")]
+
+
+def test_what_was_not_measured_is_said(results: Path) -> None:
+    store(results, run(QUIC, scenario="cpu"))
     make(results)
-    first = (results / "README.md").read_text()
-    assert first.startswith("# Results\n\nWords.\n")
-    assert "| [quic-1x40](wan/ramp/clean.quic-1x40.1.json) | 17/40 |" in first
-    make(results)
-    assert (results / "README.md").read_text() == first
+    text = (results / "wan" / "index.html").read_text()
+    assert "Scenarios that there are, and nothing is stored of: " in text
+    assert "in cpu there are arms that ran once" in text
 
 
 def test_nothing_is_stored(tmp_path: Path) -> None:
@@ -90,7 +176,23 @@ def test_nothing_is_stored(tmp_path: Path) -> None:
         make(tmp_path)
 
 
-def test_a_file_that_is_broken_is_named(results: Path) -> None:
-    (results / "wan" / "ramp" / "clean.quic-1x40.2.json").write_text("{")
-    with pytest.raises(LabError, match=r"clean\.quic-1x40\.2\.json"):
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", r"clean\.quic-1x40\.2\.json"),
+        ("[]", "it is not the result of a run"),
+        ('{"scenario": "ramp"}', "it does not say its setting, arm, repetition, result"),
+        (json.dumps(dict.fromkeys(("scenario", "setting", "arm", "repetition", "result"), "")), "of what kind"),
+    ],
+)
+def test_a_file_that_is_broken_is_named_and_nothing_is_written(results: Path, text: str, words: str) -> None:
+    (results / "wan" / "ramp" / "clean.quic-1x40.2.json").write_text(text)
+    with pytest.raises(LabError, match=words):
+        make(results)
+    assert not (results / "summary.json").exists()
+
+
+def test_a_histogram_that_is_broken_is_named(results: Path) -> None:
+    (results / "wan" / "ramp" / "clean.quic-1x40.2.hdr").write_text("HISTF")
+    with pytest.raises(LabError, match=r"clean\.quic-1x40\.2\.json: its histogram"):
         make(results)
