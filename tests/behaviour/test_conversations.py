@@ -13,6 +13,7 @@ from behaviour.copy_conversations import COPIES
 from behaviour.fronts import FRONTS
 from behaviour.odd_conversations import ODD
 from behaviour.portal_conversations import PORTALS
+from behaviour.statement_conversations import STATEMENTS
 from behaviour.wire import lines, wires
 from helpers import conversations as modelled
 from helpers.postgres_model import PostgresModel
@@ -33,6 +34,7 @@ CONVERSATIONS: Final[dict[str, list[Step]]] = {
     **{f"portals: {name}": steps for name, steps in PORTALS.items()},
     **{f"copy: {name}": steps for name, steps in COPIES.items()},
     **{f"odd: {name}": steps for name, steps in ODD.items()},
+    **{f"statements: {name}": steps for name, steps in STATEMENTS.items()},
 }
 
 

@@ -134,6 +134,7 @@ class Leasing(Lifecycle):
             self._undone = self.terms.keeps
         if not replies.in_step:
             backend.retire(OUT_OF_STEP)
+        again = replies.again
         hidden = replies.hidden_error
         if hidden is not None and backend.replies.others:
             # It may be those that cannot be undone: then it would fail for everybody to come.
@@ -144,6 +145,14 @@ class Leasing(Lifecycle):
             self.fail(
                 GatewayError(fields.message, sqlstate=fields.sqlstate, detail="A setting of this session failed.")
             )
+        elif again:
+            self._ask_again(backend)
+
+    def _ask_again(self, backend: Backend) -> None:
+        """The plan was stale, and the client has seen nothing of it: now it will be another."""
+        backend.transport.write(self.requests.again(backend.replies))
+        if answers := backend.replies.take_given():
+            self.transport.write(answers)
 
     def _profile_after(self, backend: Backend) -> Profile:
         """The session's settings when the backend has said that its own have changed."""

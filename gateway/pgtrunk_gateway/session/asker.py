@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from pgtrunk_gateway.session.owed import Naming
+    from pgtrunk_gateway.session.owed import Naming, Owed
+    from pgtrunk_gateway.session.statements import Statement
 
 __all__ = ["Asker"]
 
@@ -27,8 +28,13 @@ class Asker(Protocol):
     def forget_all(self, later: Sequence[Naming]) -> None:
         """DISCARD ALL or DEALLOCATE ALL ran; ``later`` has what was asked after it."""
 
-    def retire(self) -> None:
-        """The columns of a statement are not what they were when it was prepared."""
+    def retire(self) -> Iterable[Statement]:
+        """The columns of a statement are not what they were when it was prepared -> all that it may be."""
+        raise NotImplementedError
+
+    def may_repeat(self, head: Owed, request: bytes) -> bool:
+        """Whether the client need not know that ``request``, which fails at ``head``, has other columns now."""
+        raise NotImplementedError
 
     def in_own_names(self, message: bytes) -> bytes:
         """``message`` with the client's names of statements in place of ours; its length field is not corrected."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pgtrunk_gateway.session.statements import Statement
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pgtrunk_gateway.session.owed import Naming
     from pgtrunk_gateway.session.parameters import Profile
-    from pgtrunk_gateway.session.statements import Catalogue, Statement
+    from pgtrunk_gateway.session.statements import Catalogue
 
 __all__ = ["Names"]
 
@@ -44,7 +46,8 @@ class Names:
         if dialect != self.dialect:
             self.dialect = dialect
             for name, statement in self.statements.items():
-                self.statements[name] = self.catalogue.intern(len(name), statement.body, dialect)
+                if type(statement) is Statement:
+                    self.statements[name] = self.catalogue.intern(len(name), statement.body, dialect)
 
     def name(self, name: bytes, after: Statement) -> Statement | None:
         """A Parse gives ``name`` to ``after`` -> what it meant before, which makes it unlikely."""
@@ -95,14 +98,15 @@ class Names:
                 if change.after is not None:
                     self.statements[change.name] = change.after
 
-    def retire(self) -> None:
+    def retire(self) -> Iterable[Statement]:
         """The columns of one of them changed, and it is not known which: whoever parses them again gets new ones."""
         for name, statement in self.statements.items():
             self.catalogue.retire(len(name), statement)
+        return self.statements.values()
 
     def in_own_names(self, message: bytes) -> bytes:
         """``message`` with the client's names of statements in place of ours; its length field is not corrected."""
-        known = {statement.name: name for name, statement in self.statements.items()}
+        known = {statement.name: name for name, statement in self.statements.items() if statement.name}
         for ours, own in (known | self._lost).items():
             message = message.replace(b'"' + ours + b'"', b'"' + own + b'"')
         return message

@@ -26,6 +26,7 @@ class Noting(Cutting):
 
     __slots__ = (
         "_resets_at",
+        "again",
         "failed_unpinned",
         "hidden_error",
         "in_step",
@@ -53,6 +54,8 @@ class Noting(Cutting):
         """Resets what was noted for the session: to be called when it has been acted on."""
         self.noted = False
         """Any of the following, or the backend fell out of step."""
+        self.again = False
+        """The last request is to be asked again: a plan was stale."""
         self.failed_unpinned = False
         """A batch failed whose end was a Sync that only the gateway sent."""
         self.parameters_changed = False

@@ -14,13 +14,17 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.session.statements import Statement
 
 __all__ = [
+    "AHEAD",
     "BATCH",
     "BIND",
     "CLOSE",
+    "COMMAND",
     "COPY_DATA",
     "COPY_END",
     "DESCRIBE",
+    "DESCRIBE_AGAIN",
     "EXECUTE",
+    "HIDDEN_BIND",
     "HIDDEN_CLOSE",
     "HIDDEN_PARSE",
     "HIDDEN_QUERY",
@@ -29,6 +33,8 @@ __all__ = [
     "PARSE",
     "QUERY",
     "SYNC",
+    "TOLD",
+    "Again",
     "Applying",
     "Closing",
     "Naming",
@@ -45,10 +51,11 @@ class Owed:
 
     ``hidden``: the gateway asked, not the client. ``given``: no answer will come; it is over when it is at the head,
     and then the client gets ``message``. ``plain``: a whole batch or query, of which the client gets all. ``ready``:
-    ReadyForQuery ends it. ``syncs``: with a Sync, which ends the skipping after an error.
+    ReadyForQuery ends it. ``syncs``: with a Sync, which ends the skipping after an error. ``simple``: a command of a
+    simple query, whose own entry comes behind those of its commands.
     """
 
-    __slots__ = ("ends", "given", "hidden", "label", "message", "plain", "ready", "syncs")
+    __slots__ = ("ends", "given", "hidden", "label", "message", "plain", "ready", "simple", "syncs")
 
     def __init__(
         self,
@@ -60,6 +67,7 @@ class Owed:
         message: bytes = b"",
         plain: bool = False,
         syncs: bool = False,
+        simple: bool = False,
     ) -> None:
         self.label = label
         self.ends = ends
@@ -69,6 +77,7 @@ class Owed:
         self.plain = plain
         self.ready = ends == b"Z"
         self.syncs = syncs
+        self.simple = simple
 
     def __repr__(self) -> str:
         return f"<{self.label}>"
@@ -103,21 +112,38 @@ class Parsing(Naming):
     """A Parse of ``statement`` in the batch of this number; ``name`` is the client's, b"" where we injected it.
 
     ``unsure``: what the backend had of it was not known, so a Close went ahead; if both are skipped, it is not known
-    either.
+    either. ``ends``: by what it is parsed; SQL, where that is CommandComplete.
     """
 
     __slots__ = ("batch", "moved", "statement", "unsure")
 
     def __init__(
-        self, name: bytes, before: Statement | None, statement: Statement, batch: int, *, unsure: bool = False
+        self,
+        name: bytes,
+        before: Statement | None,
+        statement: Statement,
+        batch: int,
+        *,
+        unsure: bool = False,
+        ends: bytes = b"1",
     ) -> None:
-        super().__init__("parse", b"1", name, before, statement)
+        super().__init__("parse", ends, name, before, statement)
         self.hidden = not name
         self.statement = statement
         self.batch = batch
         self.unsure = unsure
         self.moved = False
         """It was asked under other settings than it is parsed under."""
+
+
+class Again(Owed):
+    """The end of a batch or query that failed by a stale plan, of which the client has seen nothing: it is asked again,
+    unless something has come behind it. Then the client gets ``message``, the error."""
+
+    __slots__ = ()
+
+    def __init__(self, error: bytes) -> None:
+        super().__init__("again", b"Z", hidden=True, message=error, syncs=True)
 
 
 class Applying(Owed):
@@ -164,13 +190,21 @@ PARSE = Owed("parse", b"1")
 BIND = Owed("bind", b"2")
 CLOSE = Owed("close", b"3")
 DESCRIBE = Owed("describe", b"Tn")
+DESCRIBE_AGAIN = Owed("describe again", b"Tn")
+"""The client has had ParameterDescription."""
 EXECUTE = Owed("execute", b"CIs")
 NOTHING = Owed("nothing")
 """But an error."""
 HIDDEN_SYNC = Owed("hidden sync", b"Z", hidden=True, syncs=True)
 HIDDEN_QUERY = Owed("hidden query", b"Z", hidden=True)
 HIDDEN_PARSE = Owed("hidden parse", b"1", hidden=True)
+HIDDEN_BIND = Owed("hidden bind", b"2", hidden=True)
 HIDDEN_CLOSE = Owed("hidden close", b"3", hidden=True)
+COMMAND = Owed("command", b"C", simple=True)
+AHEAD = Owed("ahead", b"Z", hidden=True, syncs=True)
+"""The end of what had to be prepared for the simple query behind it. If that failed, the client has had the error."""
+TOLD = Owed("told", b"Z", hidden=True)
+"""That query then: the client gets nothing of it but ReadyForQuery."""
 COPY_DATA = Owed("copy data", given=True)
 """Data for COPY was sent before it was known whether COPY runs; nothing is owed for it."""
 COPY_END = Owed("copy end", given=True)

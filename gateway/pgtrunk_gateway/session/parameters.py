@@ -25,6 +25,7 @@ __all__ = [
     "changed",
     "dialect",
     "doubted",
+    "escapes",
     "is_certain",
     "is_lasting",
     "is_name",
@@ -130,6 +131,11 @@ def dialect(profile: Profile) -> Profile:
     ``search_path`` is not among them: Postgres notes it with a statement, and analyses it anew under another.
     """
     return tuple(profile[at] for at in _DIALECT)
+
+
+def escapes(dialect: Profile) -> bool:
+    """Whether a backslash is special in every string."""
+    return bool(dialect) and dialect[DIALECT.index("standard_conforming_strings")] == "off"
 
 
 def changed(old: Profile, new: Profile) -> Iterator[tuple[str, str]]:

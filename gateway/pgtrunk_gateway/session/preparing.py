@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING
 from pgtrunk.wire import frontend as client
 from pgtrunk_gateway.session import owed
 from pgtrunk_gateway.session.names import Names
+from pgtrunk_gateway.session.owed import Parsing
+from pgtrunk_gateway.session.sql_statements import MADE, MAKES, Made
 from pgtrunk_gateway.session.statements import Statement
 from pgtrunk_gateway.stats.counters import PoolStats
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from pgtrunk_gateway.session.owed import Owed
     from pgtrunk_gateway.session.replies import Replies
     from pgtrunk_gateway.session.statements import Catalogue
@@ -25,7 +29,7 @@ __all__ = ["Preparing"]
 class Preparing(Names):
     """What is being sent, and the statements in it."""
 
-    __slots__ = ("_entries", "_out", "_plain", "_start", "open", "stats")
+    __slots__ = ("_entries", "_out", "_plain", "_start", "_used", "open", "stats")
 
     def __init__(self, catalogue: Catalogue) -> None:
         super().__init__(catalogue)
@@ -37,6 +41,8 @@ class Preparing(Names):
         self._entries: list[Owed] = []
         self._start = 0
         self._plain = True
+        self._used: Container[Statement] = ()
+        """What the query that is being sent needs: it cannot be closed ahead of it."""
 
     # -- building ------------------------------------------------------------------------------------------------------
 
@@ -58,18 +64,25 @@ class Preparing(Names):
 
     # -- preparing -----------------------------------------------------------------------------------------------------
 
-    def _ensure(self, statement: Statement, data: bytes, pos: int, replies: Replies) -> None:
-        """Sees to it that the backend has ``statement`` when the message at ``pos`` comes."""
+    def _ensure(self, statement: Statement, data: bytes, pos: int, replies: Replies) -> Statement:
+        """Sees to it that the backend has ``statement`` when the message at ``pos`` comes -> what it has for it."""
         if statement.name:
             if not replies.prepared.usable(statement, replies.batch):
-                self._prepare(statement, b"", data, pos, replies)
-                self._cut(data, pos, statement.parse)
+                self._inject(statement, data, pos, replies)
         elif replies.unnamed is not statement or (replies.unnamed_batch != replies.batch and replies.queue):
             # The Parse of an earlier batch that has not been answered may fail.
             replies.unnamed, replies.unnamed_batch = statement, replies.batch
             self._plain = False
             self._owe(owed.HIDDEN_PARSE)
             self._cut(data, pos, statement.parse)
+        return statement
+
+    def _inject(self, statement: Statement, data: bytes, pos: int, replies: Replies) -> None:
+        entry = self._prepare(statement, b"", data, pos, replies)
+        if isinstance(statement, Made):
+            entry.ends = b"C"
+            self._entries[-1:] = *MAKES, entry, *MADE
+        self._cut(data, pos, statement.parse)
 
     def _prepare(
         self,
@@ -79,8 +92,8 @@ class Preparing(Names):
         pos: int,
         replies: Replies,
         before: Statement | None = None,
-    ) -> None:
-        """Sends ahead what has to be closed before ``statement`` is parsed.
+    ) -> Parsing:
+        """Sends ahead what has to be closed before ``statement`` is parsed -> what that will leave.
 
         ``name`` is the client's, where the client asked for it, and ``before`` what it meant; b"" where it did not.
         """
@@ -93,14 +106,20 @@ class Preparing(Names):
             self._owe(owed.HIDDEN_CLOSE)
             self._cut(data, pos, client.close_statement(statement.name))
         prepared.expect(statement, batch, injected=not name)
-        for oldest in prepared.evict(batch):
-            self._owe(owed.Closing(oldest, batch))
-            self._cut(data, pos, client.close_statement(oldest.name))
-        self._owe(owed.Parsing(name, before, statement, batch, unsure=unsure))
+        self._make_room(data, pos, replies)
+        entry = Parsing(name, before, statement, batch, unsure=unsure)
+        self._owe(entry)
+        return entry
 
-    def _parse_unnamed(self, body: bytes, replies: Replies) -> None:
-        before, self.unnamed = self.unnamed, Statement(b"", body)
-        replies.unnamed, replies.unnamed_batch = self.unnamed, replies.batch
+    def _make_room(self, data: bytes, pos: int, replies: Replies) -> None:
+        for oldest in replies.prepared.evict(replies.batch, self._used):
+            self._owe(owed.Closing(oldest, replies.batch))
+            self._cut(data, pos, client.close_statement(oldest.name))
+
+    def _name_unnamed(self, statement: Statement, actual: Statement, replies: Replies) -> None:
+        """The client parses the unnamed ``statement``, which is ``actual`` on the backend."""
+        before, self.unnamed = self.unnamed, statement
+        replies.unnamed, replies.unnamed_batch = actual, replies.batch
         if self.open:
             # What came before it in the batch may fail, and then this does not count.
             self._plain = False
@@ -115,7 +134,7 @@ class Preparing(Names):
         it is asked to parse ``known`` again, and says that it exists. If it does not, because something ahead in the
         pipeline is DEALLOCATE ALL, or failed, the client is right; what was parsed for the asking is closed.
         """
-        self._ensure(known, data, pos, replies)
+        known = self._ensure(known, data, pos, replies)
         self._plain = False
         replies.unnamed = None
         for entry in (owed.HIDDEN_PARSE, owed.HIDDEN_PARSE, owed.HIDDEN_CLOSE):

@@ -22,13 +22,13 @@ ReadyForQuery alone. Bytes in, bytes out; who reads and writes is not known here
 
 from __future__ import annotations
 
-from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from pgtrunk_gateway.session import owed as entries
-from pgtrunk_gateway.session.noting import DISCARDED, Noting
-from pgtrunk_gateway.session.owed import Applying, Closing, Naming, Owed, Parsing
+from pgtrunk_gateway.session.noting import DISCARDED
+from pgtrunk_gateway.session.owed import Again, Applying, Closing, Naming, Owed, Parsing
+from pgtrunk_gateway.session.refusing import Refusing
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.session.asker import Asker
@@ -43,6 +43,7 @@ _READY: Final = ord("Z")
 _COMPLETE: Final = ord("C")
 _ERROR: Final = ord("E")
 _PARAMETER: Final = ord("S")
+_PARAMETERS: Final = ord("t")
 _NOTIFICATION: Final = ord("A")
 _COPY_IN: Final = ord("G")
 _COPY_BOTH: Final = ord("W")
@@ -62,32 +63,26 @@ _TAGS = bytes({16: 1, 19: 1, 8: 2, 10: 2}.get(length, 0) for length in range(_LO
 _WATCHED = bytes(kind in b"ZCSGWEA" for kind in range(256))
 
 
-class Replies(Noting):
+class Replies(Refusing):
     """The reply side of one backend, over all the sessions that it serves in turn."""
 
     __slots__ = (
         "_parsed",
-        "asker",
         "batch",
         "copying",
         "fatal",
+        "last",
+        "left",
         "notifies",
-        "prepared",
-        "queue",
-        "skipping",
         "status",
         "unnamed",
         "unnamed_batch",
     )
 
     def __init__(self, prepared: Prepared, parameters: dict[str, str]) -> None:
-        super().__init__(parameters)
-        self.queue: deque[Owed] = deque()
-        self.prepared = prepared
+        super().__init__(prepared, parameters)
         self._parsed: list[Statement] = []
         """What was parsed in the batch whose answers are coming."""
-        self.asker: Asker | None = None
-        """Whose requests are in the queue."""
         self.unnamed: Statement | None = None
         """The unnamed statement that the backend has, or will have after batch ``unnamed_batch``; None: not known."""
         self.unnamed_batch = 0
@@ -97,10 +92,12 @@ class Replies(Noting):
         """Number of the batch that is being sent; see :class:`Prepared`."""
         self.copying = False
         """COPY FROM STDIN runs, and its end has not been sent."""
-        self.skipping = False
-        """The backend skips all that is sent, up to the Sync that has not been sent yet."""
         self.notifies = False
         """The session keeps this backend: a notification is for it, since nobody else can have listened."""
+        self.last = b""
+        """The last request as the client sent it, where it may be asked again, as a whole."""
+        self.left = 0
+        """How many entries it left, but for those at once given; where it is no BATCH."""
         self.fatal: bytes | None = None
         """Body of the ErrorResponse with which the backend goes away."""
 
@@ -234,7 +231,7 @@ class Replies(Noting):
         if kind == _COMPLETE:
             self._tag(data[start + 5 : end])
         owed = self.queue[0]
-        if owed.hidden:
+        if owed.hidden or (kind == _PARAMETERS and owed is entries.DESCRIBE_AGAIN):
             self._emit(data, start, end)
         if kind not in owed.ends:
             return
@@ -266,11 +263,19 @@ class Replies(Noting):
             self._out_of_step()
         self.copying = False
         while not (owed := self.queue.popleft()).ready:
-            self._out_of_step()
+            if owed.simple:
+                # Some command of the query gave no tag.
+                self._drop([owed])
+            else:
+                self._out_of_step()
             if not self.queue:
                 return
-        if owed.hidden:
+        if isinstance(owed, Again) and self.queue:
+            self._insert(data, start, owed.message)
+        elif owed.hidden and owed is not entries.TOLD:
             self._emit(data, start, end)
+        if isinstance(owed, Again) and not self.queue:
+            self.again = self.noted = True
         self._parsed.clear()
         if isinstance(owed, Applying) and not owed.failed:
             self._has(owed.others)
@@ -290,12 +295,14 @@ class Replies(Noting):
         if not queue or kind != _COPY_IN:
             return
         swallowed = queue[0] is entries.BATCH
-        extended = swallowed or not queue[0].ready
+        extended = swallowed or not (queue[0].ready or queue[0].simple)
         if swallowed:
             queue[0] = entries.EXECUTE
         # What was sent before the client could know of the COPY: data, its end, and Syncs, which are ignored if they
         # came ahead of the data. If they came after it, the COPY may have failed by then, and they are not.
         data, at = False, 1
+        while queue[at - 1].simple:
+            at += 1
         while at < len(queue) and self.copying:
             if queue[at] is entries.COPY_DATA:
                 data = True
@@ -337,57 +344,40 @@ class Replies(Noting):
             self._emit(data, start, end)
             return
         self.unnamed = None
+        if head is entries.TOLD:
+            self._emit(data, start, end)
+            return
+        if _STALE_PLAN in message and self.asker is not None and self._stale(head, message, self.asker):
+            self._emit(data, start, end)
+            return
         self._translate(message, data, start, end)
-        if not head.ready:
+        if head.simple:
+            self._refuse(lambda owed: owed.ready, taken=_TAKEN in message)
+        elif not head.ready:
             self._skip_to_sync(taken=_TAKEN in message)
         if self.queue and self.queue[0] is entries.HIDDEN_SYNC:
             self.failed_unpinned = self.noted = True
 
+    def _stale(self, head: Owed, error: bytes, asker: Asker) -> bool:
+        """The columns of a statement are not what they were -> whether it is asked again, with a new plan.
+
+        Which statement it is does not matter: all of the session's are parsed again when they are used.
+        """
+        for statement in asker.retire():
+            self.prepared.suspect(statement)
+        queue = self.queue
+        untouched = len(queue) == (1 if head is entries.BATCH else self.left)
+        if not (self.last and untouched and self.status == IDLE and asker.may_repeat(head, self.last)):
+            return False
+        if not head.ready:
+            self._refuse(lambda owed: owed.ready, taken=False)
+        if len(queue) == 1:
+            queue[0] = Again(asker.in_own_names(error))
+        return len(queue) == 1
+
     def _translate(self, message: bytes, data: bytes, start: int, end: int) -> None:
-        if self.asker is not None and _STALE_PLAN in message:
-            self.asker.retire()
         if self.asker is not None and b'"~' in message:
             message = self.asker.in_own_names(message)
             self._emit(data, start, end)
             # The names may differ in length.
             self._out.append(message[:1] + (len(message) - 1).to_bytes(4, "big") + message[5:])
-
-    def _skip_to_sync(self, *, taken: bool) -> None:
-        queue = self.queue
-        refused = queue.popleft()
-        dropped = []
-        while queue and not queue[0].syncs:
-            dropped.append(queue.popleft())
-        self._drop(dropped)
-        if isinstance(refused, Parsing):
-            # Where a client has made one of our names its own by SQL, a Close goes ahead the next time.
-            forget = self.prepared.doubt if taken else self.prepared.forget
-            forget(refused.statement, refused.batch)
-        if isinstance(refused, Naming):
-            # The backend did try: of an unnamed statement it does not have the one before any more either.
-            refused.before = None
-            self._undo(refused)
-        self.skipping = not queue
-        if self.skipping and self.asker is not None:
-            # It may have taken a query for the end of the batch, but that is skipped too.
-            self.asker.open = True
-
-    def _drop(self, skipped: list[Owed]) -> None:
-        for owed in skipped:
-            if isinstance(owed, Closing):
-                self.prepared.kept(owed.statement, owed.batch)
-            elif isinstance(owed, Parsing):
-                forget = self.prepared.doubt if owed.unsure else self.prepared.forget
-                forget(owed.statement, owed.batch)
-        # From the last to the first: each knows what was before it.
-        for owed in reversed(skipped):
-            if isinstance(owed, Naming):
-                self._undo(owed)
-
-    def _undo(self, change: Naming) -> None:
-        if self.asker is None or change.hidden:
-            return
-        self.asker.undo(change)
-        for later in self.queue:
-            if isinstance(later, Naming) and later.name == change.name and later.before is change.after:
-                later.before = change.before

@@ -23,11 +23,13 @@ from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import frontend as client
 from pgtrunk.wire.framing import HEAD, HEADER_SIZE
 from pgtrunk_gateway.session import owed
-from pgtrunk_gateway.session.preparing import Preparing
+from pgtrunk_gateway.session.commanding import Commanding
 from pgtrunk_gateway.session.reading import statement_name, text_within
-from pgtrunk_gateway.session.shapes import OTHER, QUERY
+from pgtrunk_gateway.session.shapes import EXECUTION, OTHER, QUERY, describes
 from pgtrunk_gateway.session.skipping import batch_end
-from pgtrunk_gateway.session.statements import Statement
+from pgtrunk_gateway.session.sql.commands import PLAIN
+from pgtrunk_gateway.session.sql_statements import Template
+from pgtrunk_gateway.session.statements import Statement, foreign
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.session.owed import Owed
@@ -38,6 +40,8 @@ __all__ = ["BrokenRequest", "Requests"]
 
 _SYNC: Final = client.SYNC_MESSAGE
 _IDLE: Final = ord("I")
+_REPEATABLE: Final = 64 << 10
+"""Octets of a request that is kept in case it has to be asked again."""
 _FAILED: Final = ord("E")
 
 
@@ -49,15 +53,14 @@ class BrokenRequest(ProtocolViolation):
         self.before = before
 
 
-class Requests(Preparing):
+class Requests(Commanding):
     """The request side of one session."""
 
-    __slots__ = ("_begun", "_only_prepares", "keeps", "terminated", "tracked", "unfinished", "unpinned")
+    __slots__ = ("_described", "_only_prepares", "_queried", "keeps", "terminated", "unfinished", "unpinned")
 
     def __init__(self, catalogue: Catalogue, *, tracked: bool = True) -> None:
         """``tracked``: named statements follow the session; otherwise they are sent as they are."""
-        super().__init__(catalogue)
-        self.tracked = tracked
+        super().__init__(catalogue, tracked=tracked)
         self.keeps = False
         """The session keeps its backend between transactions: nothing has to be done to give it back sooner."""
         self.unpinned = False
@@ -66,8 +69,11 @@ class Requests(Preparing):
         """The client said Terminate."""
         self.unfinished = 0
         """How many answers are owed for the last message of the last plan, if not all of it was there."""
-        self._begun = 0
         self._only_prepares = True
+        self._described: set[bytes] = set()
+        """The client's names of statements whose columns it has been told."""
+        self._queried = False
+        """A query was sent inside a batch whose Sync is still to come."""
 
     def keep(self, keeps: bool, *, tracked: bool) -> None:
         """Whether the backend is kept between transactions, and named statements follow the session.
@@ -85,11 +91,15 @@ class Requests(Preparing):
         ``shape`` is what :func:`~pgtrunk_gateway.session.shapes.shape_of` says of it, where it was asked. Raises
         :class:`BrokenRequest` at the first message that no client may send.
         """
-        # What the general way would do for these two is written out: every query comes through here.
+        # What the general way would do for these two is written out: every query comes through here. What begins with a
+        # letter that no command of ours does, and has no semicolon (59) but at its end, has none of them.
         if shape and not self.open:
             replies.asker = self
             if shape == QUERY:
+                if not (PLAIN[data[5]] and 59 not in data[:-2]) and self._commands(data, 5, len(data) - 1):
+                    return self._plan(data, replies)
                 self.unnamed = replies.unnamed = None
+                replies.last = b""
                 replies.batch += 1
                 replies.queue.append(owed.QUERY)
                 return data
@@ -98,15 +108,21 @@ class Requests(Preparing):
             if statement is not None and replies.prepared.usable(statement, replies.batch):
                 name = statement.name
                 if len(name) == end - 6:
+                    replies.last = data
                     replies.batch += 1
                     replies.queue.append(owed.BATCH)
                     self.stats.bind_count += 1
                     return data[:6] + name + data[end:]
             elif statement is None and not self.tracked:
+                replies.last = b""
                 replies.batch += 1
                 replies.queue.append(owed.BATCH)
                 return data
+        return self._plan(data, replies, shape)
+
+    def _plan(self, data: bytes, replies: Replies, shape: int = OTHER) -> bytes:
         self._begin(replies)
+        batch, begins = replies.batch, not self.open and not replies.skipping and self.tracked
         # What the backend skips changes nothing, here either.
         pos, size = batch_end(data) if replies.skipping else 0, len(data)
         while pos < size and not self.terminated:
@@ -123,7 +139,37 @@ class Requests(Preparing):
             pos = end
         if pos > size:
             self.unfinished += len(self._entries)
+        whole = begins and not self.open and replies.batch - batch == 1 and size <= _REPEATABLE
+        repeatable = whole and (shape == EXECUTION or self._entries[-1] is not owed.BATCH)
+        self._remember(data if repeatable else b"", replies)
         return self._end(data, self._start if self.terminated else size, replies)
+
+    def _remember(self, data: bytes, replies: Replies) -> None:
+        replies.last = data
+        if data:
+            given = next((at for at, entry in enumerate(self._entries) if not entry.given), 0)
+            replies.left = len(self._entries) - given
+
+    def may_repeat(self, head: Owed, request: bytes) -> bool:
+        """As an `Asker` has it: where the request itself tells of the columns, or none has."""
+        if head is owed.BATCH:
+            return describes(request) or request[6 : request.index(0, 6)] not in self._described
+        return head.ready or head.simple or head is owed.DESCRIBE
+
+    def again(self, replies: Replies) -> bytes:
+        """The last request, once more -> the bytes for the backend. What it parses has been answered."""
+        data, pos = replies.last, 0
+        while data[pos] == client.PARSE:
+            pos += HEAD(data, pos)[1] + 1
+        out = self._plan(data[pos:], replies)
+        for at, entry in enumerate(replies.queue):
+            if entry is owed.DESCRIBE and data[pos] == client.DESCRIBE:
+                # ParameterDescription came before the error.
+                replies.queue[at] = owed.DESCRIBE_AGAIN
+                break
+        replies.last = b""
+        self.unpinned = False
+        return out
 
     def _begin(self, replies: Replies) -> None:
         replies.asker = self
@@ -167,12 +213,16 @@ class Requests(Preparing):
             self._owe(owed.PARSE)
             return
         body = data[body_at:end]
+        named = self._statement(name, body, data, body_at, end)
+        statement = self._resolve(named, data, pos, replies) if isinstance(named, Template) else named
         if not name:
-            self._parse_unnamed(body, replies)
+            self._name_unnamed(named, statement, replies)
+            if statement is not named:
+                self._replace(data, pos, end, statement.parse)
             return
         self.stats.client_parse_count += 1
-        statement = self.catalogue.intern(len(name), body, self.dialect)
-        before = self.name(name, statement)
+        self._described.discard(name)
+        before = self.name(name, named)
         if before is not None:
             self._probe(before, body, data, pos, replies)
         if replies.prepared.sure(statement, replies.batch):
@@ -183,10 +233,10 @@ class Requests(Preparing):
                 replies.unnamed = None
                 self._owe(owed.HIDDEN_PARSE)
                 asked = Statement(b"", body).parse
-            self._owe(owed.parsed(name, before, statement))
+            self._owe(owed.parsed(name, before, named))
             self._replace(data, pos, end, asked)
         else:
-            self._prepare(statement, name, data, pos, replies, before)
+            self._prepare(statement, name, data, pos, replies, before).after = named
             self._replace(data, pos, end, statement.parse)
 
     def _bind(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
@@ -196,13 +246,17 @@ class Requests(Preparing):
         if name is None and end > len(data):
             raise ProtocolViolation("the names in a Bind message are too long")
         statement = self._known(name, data, pos, replies)
-        if statement is not None and name is not None:
-            if name:
-                self.stats.bind_count += 1
-            self._ensure(statement, data, pos, replies)
-            if statement.name != name:
-                length = HEAD(data, pos)[1] + len(statement.name) - len(name)
-                head = b"B" + length.to_bytes(4, "big") + data[pos + 5 : name_at] + statement.name
+        if name is not None:
+            if statement is not None:
+                if name:
+                    self.stats.bind_count += 1
+                ours = self._ensure(statement, data, pos, replies).name
+                self._bound(data[pos + 5 : name_at - 1], statement)
+            else:
+                ours = self._foreign(name)
+            if ours != name:
+                length = HEAD(data, pos)[1] + len(ours) - len(name)
+                head = b"B" + length.to_bytes(4, "big") + data[pos + 5 : name_at] + ours
                 self._replace(data, pos, rest_at - 1, head)
         self._owe(owed.BIND)
 
@@ -211,10 +265,14 @@ class Requests(Preparing):
         if name is None:
             self._only_prepares = False
         statement = self._known(name, data, pos, replies)
-        if statement is not None:
-            self._ensure(statement, data, pos, replies)
-            if statement.name != name:
-                self._replace(data, pos, end, client.describe_statement(statement.name))
+        if name is not None:
+            if statement is not None:
+                self._described.add(name)
+                if len(self._described) > 2 * len(self.statements) + 16:
+                    self._described &= self.statements.keys()
+            ours = self._foreign(name) if statement is None else self._ensure(statement, data, pos, replies).name
+            if ours != name:
+                self._replace(data, pos, end, client.describe_statement(ours))
         self._owe(owed.DESCRIBE)
 
     def _close(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
@@ -232,19 +290,33 @@ class Requests(Preparing):
             self._owe(owed.closed(name, statement))
             self._replace(data, pos, end, b"")
             return
+        elif self._foreign(name) != name:
+            self._replace(data, pos, end, client.close_statement(foreign(name)))
         self._owe(owed.CLOSE)
 
     def _execute(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
         self._only_prepares = False
-        self._owe(owed.EXECUTE)
+        entry: Owed = owed.EXECUTE
+        if self._portals:
+            portal, _ = text_within(data, pos + 5, end)
+            entry = self._run(portal, data, pos, replies) if portal is not None else entry
+        self._owe(entry)
 
     def _sync(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
         self._only_prepares = False
         if replies.copying:
             # Postgres would ignore it, or not if the COPY has failed by now: like this it is certain.
             self._replace(data, pos, end, b"")
-        else:
-            self._finish(replies, owed.SYNC)
+            return
+        if self._queried and not self.open:
+            # PostgreSQL 18 leaves the transaction of a batch half open where its Sync comes right behind a query in it,
+            # and the next query, whoever's it is, fails. A Parse, of nothing, makes it end.
+            self._plain = False
+            replies.unnamed = None
+            self._owe(owed.HIDDEN_PARSE)
+            self._cut(data, pos, client.parse(b"", b""))
+        self._queried = False
+        self._finish(replies, owed.SYNC)
 
     def _flush(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
         if end - pos > HEADER_SIZE:
@@ -260,9 +332,13 @@ class Requests(Preparing):
 
     def _query(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
         # A simple query ends a batch as Sync does, and drops the unnamed statement; but it is skipped as any other.
+        inside = self.open
+        if found := self._commands(data, pos + 5, end - 1):
+            self._command(found, data, pos, end, replies)
         before, self.unnamed, replies.unnamed = self.unnamed, None, None
         self._only_prepares = self._plain = False
-        skippable = self.open and before is not None
+        self._queried = self._queried or inside
+        skippable = inside and before is not None
         self._finish(replies, owed.Naming("query", b"Z", b"", before, None) if skippable else owed.QUERY)
 
     def _function_call(self, data: bytes, pos: int, end: int, replies: Replies) -> None:

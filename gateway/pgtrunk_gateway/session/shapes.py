@@ -11,7 +11,7 @@ from pgtrunk.wire.frontend import SYNC_MESSAGE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["EXECUTION", "OTHER", "QUERY", "shape_of", "shape_within"]
+__all__ = ["EXECUTION", "OTHER", "QUERY", "describes", "shape_of", "shape_within"]
 
 OTHER: Final = 0
 QUERY: Final = 1
@@ -37,7 +37,7 @@ def shape_of(data: bytes) -> int:
         return OTHER
     kind, length = HEAD(data, 0)
     if kind == _QUERY:
-        return QUERY if length + 1 == size else OTHER
+        return QUERY if length + 1 == size > HEADER_SIZE else OTHER
     if kind == _BIND and length > 6:
         # What follows Bind, and Bind's type octet.
         rest = size - length
@@ -49,6 +49,11 @@ def shape_of(data: bytes) -> int:
         ):
             return EXECUTION
     return OTHER
+
+
+def describes(execution: bytes) -> bool:
+    """Whether an EXECUTION has a Describe."""
+    return execution[-22:-15] == _DESCRIBE
 
 
 def shape_within(limit: int) -> Callable[[bytes], int]:

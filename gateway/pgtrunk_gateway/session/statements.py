@@ -2,8 +2,9 @@
 
 A client's name for a statement is its own; on the backends the gateway uses names of its choice, of the same length as
 the client's where that is possible, so that renaming a Bind is one concatenation. A name begins with ``~``, which no
-driver does, so names of clients that reach a backend unchanged (unknown to the gateway, or made by SQL PREPARE) do not
-collide with ours. Pure data; who sends what is decided in :mod:`~pgtrunk_gateway.session.requests`.
+driver does; what a client calls so reaches no backend unchanged (:func:`foreign`). Those that SQL makes are in
+:mod:`~pgtrunk_gateway.session.sql_statements`. Pure data; who sends what is decided in
+:mod:`~pgtrunk_gateway.session.requests`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from weakref import WeakValueDictionary
 from pgtrunk.wire.framing import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
     from pgtrunk_gateway.session.parameters import Profile
 
-__all__ = ["Catalogue", "Prepared", "Statement"]
+__all__ = ["Catalogue", "Prepared", "Statement", "foreign"]
 
 _DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _UNKNOWN: Final = -(1 << 62)
@@ -54,6 +55,11 @@ class Statement:
         return f"<Statement {self.name.decode()!r} {self.body[:40]!r}>"
 
 
+def foreign(name: bytes) -> bytes:
+    """What a name that means nothing is called on a backend, where it shall mean nothing either."""
+    return b"~" + name if name.startswith(b"~") else name
+
+
 class Catalogue:
     """All statements that some session or some backend has, each once.
 
@@ -72,7 +78,7 @@ class Catalogue:
         key = (length, body, dialect)
         statement = self._statements.get(key)
         if statement is None:
-            statement = self._statements[key] = Statement(self._new_name(length), body, dialect)
+            statement = self._statements[key] = Statement(self.new_name(length), body, dialect)
         return statement
 
     def retire(self, length: int, statement: Statement) -> None:
@@ -81,10 +87,11 @@ class Catalogue:
         if self._statements.get(key) is statement:
             del self._statements[key]
 
-    def _new_name(self, length: int) -> bytes:
+    def new_name(self, length: int) -> bytes:
+        """A name that no statement has had, for clients whose name has ``length`` octets."""
         number = self._used.get(length, 0)
         if length > _LONGEST or (length != _LONG and number >= 62 ** (length - 1)):
-            return self._new_name(_LONG)
+            return self.new_name(_LONG)
         self._used[length] = number + 1
         digits = bytearray()
         while number:
@@ -145,12 +152,12 @@ class Prepared:
         self._known[statement] = -batch if injected else batch
         self._known.move_to_end(statement)
 
-    def evict(self, batch: int) -> list[Statement]:
-        """What has to be closed in ``batch`` to keep the limit; what is under way is not."""
+    def evict(self, batch: int, used: Container[Statement] = ()) -> list[Statement]:
+        """What has to be closed in ``batch`` to keep the limit; what is under way or ``used`` is not."""
         excess = len(self._known) - self.limit if self.limit else 0
         if excess <= 0:
             return []
-        settled = (statement for statement, known in self._known.items() if known in (0, _UNKNOWN))
+        settled = (one for one, known in self._known.items() if known in (0, _UNKNOWN) and one not in used)
         evicted = list(islice(settled, excess))
         for statement in evicted:
             self._closing[statement] = batch, self._known.pop(statement)

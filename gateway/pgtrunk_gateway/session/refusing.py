@@ -1,0 +1,94 @@
+"""What becomes of the answers owed when one of them is an error: what is skipped is dropped, and undone.
+
+The lower half of :class:`~pgtrunk_gateway.session.replies.Replies`, whose rules hold here. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from pgtrunk_gateway.session import owed as entries
+from pgtrunk_gateway.session.noting import Noting
+from pgtrunk_gateway.session.owed import Closing, Naming, Owed, Parsing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pgtrunk_gateway.session.asker import Asker
+    from pgtrunk_gateway.session.statements import Prepared
+
+__all__ = ["Refusing"]
+
+
+class Refusing(Noting):
+    """The queue, and what an error does to it."""
+
+    __slots__ = ("asker", "prepared", "queue", "skipping")
+
+    def __init__(self, prepared: Prepared, parameters: dict[str, str]) -> None:
+        super().__init__(parameters)
+        self.queue: deque[Owed] = deque()
+        self.prepared = prepared
+        self.asker: Asker | None = None
+        """Whose requests are in the queue."""
+        self.skipping = False
+        """The backend skips all that is sent, up to the Sync that has not been sent yet."""
+
+    def _skip_to_sync(self, *, taken: bool) -> None:
+        self._refuse(lambda owed: owed.syncs, taken=taken)
+        self.skipping = not self.queue
+        if self.skipping and self.asker is not None:
+            # It may have taken a query for the end of the batch, but that is skipped too.
+            self.asker.open = True
+        if not self.skipping and self.queue[0] is entries.AHEAD:
+            self._tell_no_more()
+
+    def _tell_no_more(self) -> None:
+        # The query that needed it will fail too, but the client has had its error.
+        ahead = self.queue.popleft()
+        dropped = []
+        while self.queue and not self.queue[0].ready:
+            dropped.append(self.queue.popleft())
+        self._drop(dropped)
+        if self.queue:
+            self.queue[0] = entries.TOLD
+        self.queue.appendleft(ahead)
+
+    def _refuse(self, ends: Callable[[Owed], bool], *, taken: bool) -> None:
+        """The head has failed; what comes behind it, up to what ``ends`` this, is skipped."""
+        queue = self.queue
+        refused = queue.popleft()
+        dropped = []
+        while queue and not ends(queue[0]):
+            dropped.append(queue.popleft())
+        self._drop(dropped)
+        if isinstance(refused, Parsing):
+            # Where a client has made one of our names its own by SQL, a Close goes ahead the next time.
+            forget = self.prepared.doubt if taken else self.prepared.forget
+            forget(refused.statement, refused.batch)
+        if isinstance(refused, Naming):
+            if refused.after is not None:
+                # The backend did try: of an unnamed statement it does not have the one before any more either.
+                refused.before = None
+            self._undo(refused)
+
+    def _drop(self, skipped: list[Owed]) -> None:
+        for owed in skipped:
+            if isinstance(owed, Closing):
+                self.prepared.kept(owed.statement, owed.batch)
+            elif isinstance(owed, Parsing):
+                forget = self.prepared.doubt if owed.unsure else self.prepared.forget
+                forget(owed.statement, owed.batch)
+        # From the last to the first: each knows what was before it.
+        for owed in reversed(skipped):
+            if isinstance(owed, Naming):
+                self._undo(owed)
+
+    def _undo(self, change: Naming) -> None:
+        if self.asker is None or change.hidden:
+            return
+        self.asker.undo(change)
+        for later in self.queue:
+            if isinstance(later, Naming) and later.name == change.name and later.before is change.after:
+                later.before = change.before
