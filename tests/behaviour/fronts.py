@@ -47,6 +47,8 @@ class Front:
     """How a `StreamManager` is made."""
     ca_file: str = ""
     """With TLS: the CA to check the server by."""
+    between: tuple[int, ...] = ()
+    """The pids of the processes through which all goes that is said to Postgres."""
 
     def asyncpg(self) -> dict[str, Any]:
         """Where and how asyncpg connects, without QUIC."""
@@ -75,24 +77,25 @@ def open_fronts(site: Site) -> Iterator[dict[str, Front]]:
     with (
         gateway_process(site, databases=databases, **tls) as gateway,
         gateway_process(site, quic_client_ca_file=ca) as strict,
-        _sidecar(site, gateway.port("quic")) as (folder, port),
+        _sidecar(site, gateway.port("quic")) as (folder, port, sidecar),
     ):
+        own, both = (gateway.process.pid,), (gateway.process.pid, sidecar)
         tcp, quic, strict_quic = gateway.port(), gateway.port("quic"), strict.port("quic")
         yield {
             "direct": Front(site.postgres.host, site.postgres.port),
-            "tcp": Front("127.0.0.1", tcp),
-            "tls": Front("127.0.0.1", tcp, ca_file=ca),
-            "unix": Front(str(gateway.place), tcp),
-            "quic": Front(gateway=f"127.0.0.1:{quic}", trunk={"ca_file": ca}),
+            "tcp": Front("127.0.0.1", tcp, between=own),
+            "tls": Front("127.0.0.1", tcp, ca_file=ca, between=own),
+            "unix": Front(str(gateway.place), tcp, between=own),
+            "quic": Front(gateway=f"127.0.0.1:{quic}", trunk={"ca_file": ca}, between=own),
             "mtls": Front(gateway=f"127.0.0.1:{strict_quic}", trunk={"ca_file": ca, **identity}),
-            "sidecar-unix": Front(str(folder), 5432),
-            "sidecar-tcp": Front("127.0.0.1", port),
+            "sidecar-unix": Front(str(folder), 5432, between=both),
+            "sidecar-tcp": Front("127.0.0.1", port, between=both),
         }
 
 
 @contextlib.contextmanager
-def _sidecar(site: Site, gateway_port: int) -> Iterator[tuple[Path, int]]:
-    """Its folder, and its port."""
+def _sidecar(site: Site, gateway_port: int) -> Iterator[tuple[Path, int, int]]:
+    """Its folder, its port, and its pid."""
     place = site.place()
     log = place / "log"
     listen = ["--listen", str(place / "run"), "--listen", "127.0.0.1:0", "--ca", str(site.certificates.ca_cert)]
@@ -102,7 +105,7 @@ def _sidecar(site: Site, gateway_port: int) -> Iterator[tuple[Path, int]]:
         until_blocking(lambda: _port(log) or process.poll() is not None)
         port = _port(log)
         assert port, log.read_text()
-        yield place / "run", port
+        yield place / "run", port, process.pid
         process.terminate()
         assert process.wait(30) == 0, log.read_text()
     finally:
