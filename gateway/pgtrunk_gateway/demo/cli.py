@@ -4,7 +4,6 @@ stays up to be tried, until Ctrl-C."""
 from __future__ import annotations
 
 import argparse
-import asyncio
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from rich.table import Table
 
 import pgtrunk
 from pgtrunk.errors import PgtrunkError
-from pgtrunk_gateway.demo import load
+from pgtrunk_gateway.demo import interrupts, load
 from pgtrunk_gateway.demo.site import Site
 
 __all__ = ["main"]
@@ -31,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with Site() as site:
             _start(console, site)
-            asyncio.run(_demonstrate(console, site, arguments))
+            interrupts.run(_demonstrate(console, site, arguments))
             if not arguments.once:
                 _stay(console, site)
         if not arguments.once:
@@ -103,7 +102,7 @@ async def _demonstrate(console: Console, site: Site, arguments: argparse.Namespa
                 cpu = site.gateway_cpu - cpu
                 _table(console, result, trunk.stats(), await site.backends(), cpu)
             except BaseException:
-                # Closing it would wait for what is under way; whoever interrupts us has ended the other side as well.
+                # Closing it would wait for what is under way, and nobody waits for that any more.
                 pool.terminate()
                 raise
     site.check()

@@ -48,15 +48,20 @@ class CommandFailed(Exception):
 
 
 @contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
+def uninterrupted(tell: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Ctrl-C and SIGTERM wait for the end of this: an exception between the start of a process, or the making of a
-    folder, and the note of it would leave it to nobody."""
+    folder, and the note of it would leave it to nobody. ``tell`` hears of each, inside of the signal's handler."""
     if threading.current_thread() is not threading.main_thread():
         # No handler of Python's runs here.
         yield
         return
     came: list[int] = []
-    handlers = {signum: signal.signal(signum, lambda signum, _: came.append(signum)) for signum in _INTERRUPTS}
+
+    def note(signum: int, _frame: object) -> None:
+        came.append(signum)
+        tell()
+
+    handlers = {signum: signal.signal(signum, note) for signum in _INTERRUPTS}
     try:
         yield
     finally:

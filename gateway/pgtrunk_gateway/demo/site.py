@@ -6,7 +6,6 @@ interpreter that does everything. Whatever ends us, the folder's guard ends it a
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
 import signal
@@ -22,6 +21,7 @@ import asyncpg
 
 from pgtrunk.certs import CertificateFiles, create_certificates
 from pgtrunk.errors import PgtrunkError
+from pgtrunk_gateway.demo import interrupts
 from pgtrunk_gateway.demo.guarded_folder import CommandFailed, GuardedFolder, uninterrupted
 from pgtrunk_gateway.demo.postgres import EmbeddedPostgres
 
@@ -97,7 +97,7 @@ class Site:
             self.postgres.start()
         finally:
             tempfile.tempdir = before
-        asyncio.run(self._create_database())
+        interrupts.run(self._create_database())
 
     def make_certificates(self) -> None:
         self.files = create_certificates(self.folder / "certs", client_name=self.user)
