@@ -28,19 +28,23 @@ class PoolerStats:
 
     transactions: int
     held: int
-    """By transactions, of backends."""
+    """In transactions."""
     waited: int
     """By clients, for a backend."""
 
-    def figures(self, before: PoolerStats) -> dict[str, float]:
-        """For each transaction since ``before``, milliseconds: how long it pinned its backend, and waited for it."""
+    def figures(self, before: PoolerStats, *, from_asking: bool) -> dict[str, float]:
+        """For each transaction since ``before``, milliseconds: how long it pinned its backend, and waited for it.
+
+        ``from_asking``: transactions begin when a client asks, as PgBouncer's do; ours when it has a backend.
+        """
         number = self.transactions - before.transactions
         if number <= 0:
             return {}
+        held, waited = self.held - before.held, self.waited - before.waited
         return {
             "pooler_transactions": number,
-            "pinned_ms": round((self.held - before.held) / number / 1000, 3),
-            "backend_wait_ms": round((self.waited - before.waited) / number / 1000, 3),
+            "pinned_ms": round((held - waited * from_asking) / number / 1000, 3),
+            "backend_wait_ms": round(waited / number / 1000, 3),
         }
 
 

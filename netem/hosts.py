@@ -17,7 +17,7 @@ from typing import IO, Any
 from netem.errors import LabError
 from netem.topology import HOSTS, Command, Host
 
-__all__ = ["Hosts", "require_root"]
+__all__ = ["Hosts", "end", "require_root"]
 
 _DEADLINE = 10.0
 _DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")

@@ -124,7 +124,8 @@ class Play:
         self.carried = growth(self._before, self.lab.link.counters())
         stats = self._ask_pooler(run, pooler)
         if stats is not None and self._stats is not None:
-            self._figures.update(stats.figures(self._stats))
+            from_asking = run.arm.kind in ("pgbouncer", "pgbouncer-tls")
+            self._figures.update(stats.figures(self._stats, from_asking=from_asking))
 
     def _finish(self, run: Run, result: dict[str, Any]) -> None:
         late, ports = result.pop("late", []), result.pop("ports", [])

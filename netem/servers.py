@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from netem.errors import LabError
+from netem.hosts import end
 from netem.topology import ADDRESSES, LAN_DEVICE, WAN_DEVICE, Host
 from pgtrunk.certs import CertificateFiles, create_certificates
 
@@ -73,6 +74,7 @@ class Servers:
         self._folder = Path()
         self._files: CertificateFiles
         self._running: dict[str, subprocess.Popen[str]] = {}
+        self._processes: list[subprocess.Popen[str]] = []
 
     def open(self) -> None:
         """Makes a folder with certificates, and starts Postgres. Raises :class:`LabError`."""
@@ -90,6 +92,7 @@ class Servers:
             *networks,
         ]
         process = lab.hosts.popen("database", argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_ROOT)
+        self._processes.append(process)
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
@@ -102,7 +105,9 @@ class Servers:
             self._write(name, f'"{self.login["user"]}" "{word}"\n')
 
     def close(self) -> None:
-        """Removes the folder; the processes end with the hosts."""
+        """Ends them all, the last one first, and removes the folder."""
+        for process in reversed(self._processes):
+            end(process)
         if self._folder != Path():
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -205,6 +210,7 @@ class Servers:
         said = self._folder / f"{name}.said"
         with said.open("w") as log:
             process = self.lab.hosts.popen(host, argv, stdout=log, stderr=log, cwd=_ROOT)
+        self._processes.append(process)
         deadline = time.monotonic() + _START
         while not _listens(process.pid, port):
             if process.poll() is not None or time.monotonic() > deadline:

@@ -56,10 +56,12 @@ def test_what_each_answer_took() -> None:
 
 
 def test_how_long_a_transaction_pins_a_backend() -> None:
-    figures = stats(140, 1_400_000, 90_000).figures(stats(100, 1_000_000, 10_000))
-    assert figures == {"pooler_transactions": 40, "pinned_ms": 10.0, "backend_wait_ms": 2.0}
+    after, before = stats(140, 1_400_000, 90_000), stats(100, 1_000_000, 10_000)
+    ours = {"pooler_transactions": 40, "pinned_ms": 10.0, "backend_wait_ms": 2.0}
+    assert after.figures(before, from_asking=False) == ours
+    assert after.figures(before, from_asking=True) == ours | {"pinned_ms": 8.0}
 
 
 def test_a_pooler_without_transactions_says_nothing() -> None:
-    assert stats(7, 8, 9).figures(stats(7, 8, 9)) == {}
+    assert stats(7, 8, 9).figures(stats(7, 8, 9), from_asking=False) == {}
     assert read_stats(STATS.splitlines(), "elsewhere") == PoolerStats(transactions=0, held=0, waited=0)
