@@ -166,6 +166,55 @@ async def test_in_the_middle_of_a_copy(start: Start, pooled: Way, sync: bool) ->
         await is_as_before(gateway, pooled, 1 + 4)
 
 
+async def test_in_the_middle_of_the_data_of_a_copy(start: Start, pooled: Way) -> None:
+    """What there is of a message is no data yet: nothing of it is kept, however long it was to be."""
+    gateway = await prepared(start, pooled)
+    copy = b"COPY victims FROM STDIN"
+    data = frontend.copy_data(b"1\n" * 1_000_000)
+    extended = frontend.parse(b"", copy) + frontend.bind(b"", b"") + frontend.execute()
+    for request in (frontend.query(copy), extended + frontend.FLUSH_MESSAGE, extended + frontend.SYNC_MESSAGE):
+        for sent in (frontend.copy_data(b"1\n" * 1000) + data[:1_500_000], data[:10_000], data[:3]):
+            session = await RawSession.start(gateway, pooled)
+            session.send(request)
+            await session.until("G")
+            session.send(sent)
+            await asyncio.sleep(0.01)
+            session.abort()
+            await until(lambda: gateway.counts(sessions=0, leased=0, cancels=0))
+            await is_as_before(gateway, pooled, 1 + 4, same_backend=False)
+            for connection in gateway.connections:
+                await connection.close()
+
+
+async def test_in_the_middle_of_a_copy_out(start: Start, pooled: Way) -> None:
+    gateway = await prepared(start, pooled)
+    copy = b"COPY (SELECT repeat('x', 100000) FROM generate_series(1, 1000), victims) TO STDOUT"
+    extended = frontend.parse(b"", copy) + frontend.bind(b"", b"") + frontend.execute()
+    for request in (frontend.query(copy), extended + frontend.SYNC_MESSAGE, extended + frontend.FLUSH_MESSAGE):
+        session = await RawSession.start(gateway, pooled)
+        session.send(request)
+        await session.until("d")
+        session.transport.pause_reading()
+        await until(lambda: gateway.site.admin.rows("SELECT FROM pg_stat_activity WHERE wait_event = 'ClientWrite'"))
+        session.abort()
+        await until(lambda: gateway.counts(leased=0, cancels=0), 1 + 4)
+        await is_as_before(gateway, pooled, 1 + 4)
+
+
+async def test_a_copy_that_is_done_may_end_without_its_client(start: Start, pooled: Way) -> None:
+    """As with Postgres itself, COMMIT may have been said, or not: but it is all of the rows, or none."""
+    gateway = await prepared(start, pooled)
+    for _ in range(10):
+        session = await RawSession.start(gateway, pooled)
+        session.send(frontend.query(b"COPY victims FROM STDIN"))
+        await session.until("G")
+        session.send(frontend.copy_data(b"7\n" * 1000), frontend.COPY_DONE_MESSAGE)
+        session.abort()
+        await until(lambda: gateway.counts(leased=0, sessions=0, cancels=0))
+        assert gateway.site.admin.value("SELECT count(*) FROM victims WHERE n = 7") % 1000 == 0
+    assert gateway.counters()["backends"] == 1
+
+
 async def test_in_the_middle_of_a_message(start: Start, pooled: Way) -> None:
     gateway = await prepared(start, pooled)
     large = frontend.query(b"INSERT INTO victims SELECT length('" + b"x" * 3_000_000 + b"')")

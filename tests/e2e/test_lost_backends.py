@@ -64,6 +64,51 @@ async def test_one_that_runs_a_query(start: Start, pooled: Way, in_transaction: 
     assert await other.fetchval("SELECT 1") == 1
 
 
+ROWS = b"1\n" * 1000
+EXTENDED = frontend.bind(b"", b"") + frontend.execute() + frontend.SYNC_MESSAGE
+
+
+@pytest.mark.parametrize("extended", [False, True])
+@pytest.mark.parametrize("large", [False, True])
+async def test_one_in_the_middle_of_copy_in(start: Start, pooled: Way, extended: bool, large: bool) -> None:
+    gateway = await start(default_pool_size=1, auth_type="trust")
+    session, other = [await RawSession.start(gateway, pooled) for _ in range(2)]
+    await session.ask(frontend.query(b"DROP TABLE IF EXISTS copied; CREATE TABLE copied (n int)"))
+    copy = b"COPY copied FROM STDIN"
+    session.send(frontend.parse(b"", copy) + EXTENDED if extended else frontend.query(copy))
+    await session.until("G")
+    session.send(frontend.copy_data(ROWS), frontend.copy_data(ROWS * 200)[:100_000] if large else b"")
+    other.send(frontend.query(b"SELECT count(*) FROM copied"))
+    await until(lambda: gateway.counts(waiting=1))
+    (pid,) = gateway.backend_pids
+    terminate(gateway, pid)
+    (error,) = [message.error for message in await session.until_lost() if message.kind == "E"]
+    # Postgres says so itself, if it does not die over what it has not read.
+    assert error.sqlstate in ("57P01", "08006")
+    rows = [message.body[6:] for message in await other.until_ready() if message.kind == "D"]
+    assert rows == [b"0"]
+    assert gateway.backend_pids and pid not in gateway.backend_pids
+
+
+@pytest.mark.parametrize("extended", [False, True])
+async def test_one_in_the_middle_of_copy_out(start: Start, pooled: Way, extended: bool) -> None:
+    """It has sent a part of a row, or of several: what is told, if it is, is told between two messages."""
+    gateway = await start(default_pool_size=1, auth_type="trust")
+    session, other = [await RawSession.start(gateway, pooled) for _ in range(2)]
+    copy = b"COPY (SELECT repeat('x', 300000) FROM generate_series(1, 1000)) TO STDOUT"
+    session.send(frontend.parse(b"", copy) + EXTENDED if extended else frontend.query(copy))
+    await session.until("d")
+    session.transport.pause_reading()
+    await until(lambda: gateway.site.admin.rows("SELECT FROM pg_stat_activity WHERE wait_event = 'ClientWrite'"))
+    other.send(frontend.query(b"SELECT 1"))
+    (pid,) = gateway.backend_pids
+    terminate(gateway, pid)
+    session.transport.resume_reading()
+    told = "".join(message.kind for message in await session.until_lost())
+    assert set(told.rstrip("E")) <= {"d"} and told.count("E") <= 1
+    assert RawSession.kinds(await other.until_ready()) == "TDCZI"
+
+
 async def test_one_in_a_transaction_between_queries(start: Start, pooled: Way) -> None:
     gateway = await start(default_pool_size=1)
     session, other = await gateway.connect(pooled), await gateway.connect(pooled)
