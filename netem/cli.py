@@ -156,6 +156,7 @@ def _follow(scenario: Scenario, overhead: float, run: Callable[[Tell], None]) ->
             progress.console.print(
                 f"{cell.setting:22} {cell.arm.name:22} {found['per_second']:8.0f}/s  p50 {found['p50_ms']:8.1f}  "
                 f"p99 {found['p99_ms']:8.1f}  p99.9 {found['p99.9_ms']:8.1f} ms  failed {found['failed']}"
+                + (f"  unanswered {found['unanswered']}" if found["unanswered"] else "")
             )
 
         run(tell)
