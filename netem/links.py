@@ -1,6 +1,7 @@
 """The kinds of long link behind one interface, and the choice between them.
 
-`TcLink` is the kernel's own netem, where it has one; `TunLink` is our shuttle, for kernels without.
+`TcLink` is the kernel's own netem, where it has one; `TunLink` is our shuttle, for kernels without. The third kind,
+`netem.uml`, is a `TcLink` in a kernel of its own.
 """
 
 from __future__ import annotations
@@ -60,13 +61,15 @@ class TcLink:
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
+        self._spec: LinkSpec | None = None
 
     def open(self, spec: LinkSpec) -> None:
         self._hosts.run(topology.wan_pair(self._hosts.pids))
-        self._hosts.run(topology.netem(spec, "add"))
+        self.configure(spec)
 
     def configure(self, spec: LinkSpec) -> None:
-        self._hosts.run(topology.netem(spec, "change"))
+        self._hosts.run(list(topology.netem(spec, self._spec)))
+        self._spec = spec
 
     def counters(self) -> dict[str, Any]:
         return {"there": self._show("client"), "back": self._show("gateway")}
@@ -82,7 +85,8 @@ class TcLink:
     def _show(self, host: topology.Host) -> dict[str, Any]:
         argv = self._hosts.argv(host, ["tc", "-s", "-j", "qdisc", "show", "dev", topology.WAN_DEVICE])
         done = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=True)
-        (qdisc,) = json.loads(done.stdout)
+        # netem itself; behind it there may be a tbf, whose drops it counts as its own.
+        qdisc = next(each for each in json.loads(done.stdout) if each.get("root"))
         return {key: qdisc[key] for key in ("packets", "bytes", "drops", "backlog") if key in qdisc}
 
     def close(self) -> None:

@@ -16,7 +16,20 @@ from netem.errors import LabError
 if TYPE_CHECKING:
     from netem.spec import Direction, LinkSpec
 
-__all__ = ["ADDRESSES", "HOSTS", "LAN_DEVICE", "WAN_DEVICE", "Command", "Host", "hosts", "lan", "netem_options", "wan"]
+__all__ = [
+    "ADDRESSES",
+    "HOSTS",
+    "LAN_DEVICE",
+    "WAN_DEVICE",
+    "Command",
+    "Host",
+    "hosts",
+    "lan",
+    "netem",
+    "netem_options",
+    "wan",
+    "wan_pair",
+]
 
 Host = Literal["client", "gateway", "database"]
 HOSTS: tuple[Host, ...] = ("client", "gateway", "database")
@@ -31,6 +44,11 @@ ADDRESSES = {
 _MTU = "1500"
 _QUEUE = "10000"
 """Packets that a device holds for the link; the default of 500 loses bursts that no real network would."""
+
+_BURST = "1600"
+"""Octets that a tbf sends at once: one packet, with its head."""
+_NO_RATE = 100e9
+"""With a rate, whatever it is, no packet of netem's overtakes another by its jitter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,30 +115,52 @@ def _mac(host: Host, device: str) -> str:
     return "02:77:" + ":".join(f"{number:02x}" for number in numbers)
 
 
-def netem(spec: LinkSpec, verb: Literal["add", "change"]) -> Iterator[Command]:
-    """The qdiscs of the long link's two ends."""
-    ends: tuple[tuple[Host, Direction], ...] = (("client", spec.there), ("gateway", spec.back))
-    for host, direction in ends:
-        argv = ("tc", "qdisc", verb, "dev", WAN_DEVICE, "root", "netem", *netem_options(direction))
-        yield Command(host, argv)
+def netem(spec: LinkSpec, before: LinkSpec | None) -> Iterator[Command]:
+    """The qdiscs of the long link's two ends, which were as ``before`` has it; None: there are none yet.
+
+    Where packets wait for a rate in a buffer of so many octets, that is a tbf behind netem, as the bottleneck is behind
+    a part of the way. Raises :class:`LabError` for what netem cannot do.
+    """
+    ends: tuple[tuple[Host, Direction, Direction | None], ...] = (
+        ("client", spec.there, before.there if before else None),
+        ("gateway", spec.back, before.back if before else None),
+    )
+    for host, direction, was in ends:
+        verb = "add" if was is None else "change"
+        yield _tc(host, verb, "root", "handle", "1:", "netem", *netem_options(direction))
+        if _is_buffered(direction):
+            rate, limit = f"{direction.rate:.0f}bit", str(direction.buffer)
+            yield _tc(
+                host, "replace", "parent", "1:1", "handle", "10:", "tbf", "rate", rate, "burst", _BURST, "limit", limit
+            )
+        elif was is not None and _is_buffered(was):
+            yield _tc(host, "del", "parent", "1:1")
+
+
+def _tc(host: Host, verb: str, *words: str) -> Command:
+    return Command(host, ("tc", "qdisc", verb, "dev", WAN_DEVICE, *words))
+
+
+def _is_buffered(direction: Direction) -> bool:
+    return bool(direction.rate and direction.buffer)
 
 
 def netem_options(direction: Direction) -> list[str]:
     """``direction`` in the words of tc-netem(8). Raises :class:`LabError` for what netem cannot do."""
-    if direction.buffer:
-        raise LabError("netem has no buffer in octets: leave buffer= out, or take --link tun")
-    if direction.jitter and not direction.reorder:
-        raise LabError("netem's jitter reorders packets: say reorder=1, or take --link tun")
+    rate = 0.0 if _is_buffered(direction) else direction.rate
+    if direction.jitter and direction.reorder and rate:
+        raise LabError("netem keeps packets in order where there is a rate: leave reorder= out, or take --link tun")
     if direction.burst is not None and direction.loss:
         raise LabError("netem has either loss or bursts: leave one out, or take --link tun")
     options = ["limit", str(direction.limit), "delay", f"{direction.delay * 1e6:.0f}us"]
     if direction.jitter:
         options.append(f"{direction.jitter * 1e6:.0f}us")
+        if not direction.reorder:
+            rate = rate or _NO_RATE
     if direction.burst is not None:
         begins, ends = direction.burst
         options += ["loss", "gemodel", f"{begins:.6%}", f"{ends:.6%}"]
     elif direction.loss:
         options += ["loss", f"{direction.loss:.6%}"]
-    if direction.rate:
-        options += ["rate", f"{direction.rate:.0f}bit"]
-    return options
+    # None too: a change leaves the rate as it is where it is not named.
+    return [*options, "rate", f"{rate:.0f}bit"]

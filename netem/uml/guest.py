@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_MODULES = ("ipv6", "veth", "sch_netem", "tcp_bbr")
+_MODULES = ("ipv6", "veth", "sch_netem", "sch_tbf", "tcp_bbr")
 """aioquic opens IPv6 sockets, even to talk to IPv4 addresses."""
 
 

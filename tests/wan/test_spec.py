@@ -45,21 +45,46 @@ def test_a_specification_goes_through_json() -> None:
 
 def test_netem_gets_the_same() -> None:
     plain = topology.netem_options(WAN.there)
-    assert plain == ["limit", "100000", "delay", "15000us"]
-    lossy = topology.netem_options(LinkSpec.parse("jitter=2,reorder=1,loss=0.1,rate=100").there)
+    assert plain == ["limit", "100000", "delay", "15000us", "rate", "0bit"]
+    lossy = topology.netem_options(LinkSpec.parse("jitter=2,loss=0.1,rate=100").there)
     assert lossy[3:] == ["15000us", "2000us", "loss", "0.100000%", "rate", "100000000bit"]
+    # A rate, however high, is what keeps packets in order.
+    assert topology.netem_options(LinkSpec.parse("jitter=2").there)[5:] == ["rate", "100000000000bit"]
+    assert topology.netem_options(LinkSpec.parse("jitter=2,reorder=1").there)[4:] == ["2000us", "rate", "0bit"]
     assert topology.netem_options(LinkSpec.parse("burst=0.5:30").there)[4:] == [
         "loss",
         "gemodel",
         "0.500000%",
         "30.000000%",
+        "rate",
+        "0bit",
     ]
 
 
-@pytest.mark.parametrize("text", ["rate=10,buffer=5", "jitter=2", "loss=1,burst=0.5:30"])
+@pytest.mark.parametrize("text", ["jitter=2,reorder=1,rate=10", "loss=1,burst=0.5:30"])
 def test_what_netem_cannot_do_is_said(text: str) -> None:
     with pytest.raises(LabError, match="--link tun"):
         topology.netem_options(LinkSpec.parse(text).there)
+
+
+def test_a_buffer_in_octets_is_behind_netem_and_goes_when_it_is_no_longer_asked_for() -> None:
+    plain, narrow = LinkSpec.parse(""), LinkSpec.parse("rate=10,buffer=75")
+    steps: list[tuple[LinkSpec, LinkSpec | None, str, str | None]] = [
+        (plain, None, "add", None),
+        (narrow, plain, "change", "replace"),
+        (narrow, narrow, "change", "replace"),
+        (plain, narrow, "change", "del"),
+        (plain, plain, "change", None),
+    ]
+    for spec, before, first, second in steps:
+        commands = [command.argv for command in topology.netem(spec, before) if command.host == "client"]
+        assert [argv[2] for argv in commands] == [verb for verb in (first, second) if verb]
+        assert commands[0][5:9] == ("root", "handle", "1:", "netem")
+        if second:
+            assert commands[1][5:7] == ("parent", "1:1")
+    words = next(command.argv for command in topology.netem(narrow, plain) if "tbf" in command.argv)
+    assert words[-6:] == ("rate", "10000000bit", "burst", "1600", "limit", "75000")
+    assert topology.netem_options(narrow.there)[-2:] == ["rate", "0bit"]
 
 
 def test_hosts_have_the_routes_that_the_direct_way_needs() -> None:

@@ -253,8 +253,8 @@ def test_a_guest_that_hangs_is_ended(kernel: Callable[[str], None]) -> None:
 
 @NEEDS_ROOT
 def test_a_link_that_netem_cannot_be_is_refused_before_anything_starts() -> None:
-    with pytest.raises(LabError, match="jitter reorders"):
-        check(LinkSpec.parse("jitter=3"))
+    with pytest.raises(LabError, match="either loss or bursts"):
+        check(LinkSpec.parse("loss=1,burst=0.5:30"))
 
 
 # -- a real one --------------------------------------------------------------------------------------------------------
