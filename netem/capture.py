@@ -57,7 +57,10 @@ def packet_of(data: bytes, at: float, own: str) -> Packet | None:
     if len(data) < 20 or data[0] >> 4 != 4:
         return None
     header, total, protocol = (data[0] & 15) * 4, int.from_bytes(data[2:4], "big"), data[9]
-    outbound = socket.inet_ntoa(data[12:16]) == own
+    ends = socket.inet_ntoa(data[12:16]), socket.inet_ntoa(data[16:20])
+    if own not in ends:
+        return None
+    outbound = ends[0] == own
     if protocol == _UDP:
         return Packet(at, outbound, total - header - 8)
     if protocol != _TCP or len(data) < header + 14:

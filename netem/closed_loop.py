@@ -33,11 +33,15 @@ class ClosedLoop(Loop):
 
     async def _ask_closed(self) -> None:
         shortest, longest = self.run.load.think
-        while self.now() < self.run.load.seconds:
+        seconds = self.run.load.seconds
+        while self.now() < seconds:
             if longest:
-                await asyncio.sleep(self._random.uniform(shortest, longest))
-            self.asked += 1
+                # Who would think beyond the end asks no more.
+                await asyncio.sleep(min(self._random.uniform(shortest, longest), seconds - self.now()))
             wanted = self.now()
+            if wanted >= seconds:
+                return
+            self.asked += 1
             free = await self._free.get()
             try:
                 await self._ask(*free, wanted)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import socket
 import struct
 
 import pytest
 
-from netem.capture import Packet, packet_of, round_trips
+from netem.capture import Capture, Packet, packet_of, round_trips
 
 RTT = 0.030
 CLIENT, SERVER = "10.77.0.1", "10.77.0.2"
@@ -96,6 +98,39 @@ def test_segments() -> None:
     assert packet_of(ipv4(6, tcp(0x18, b"abc", options=bytes(12))), 1.0, CLIENT) == Packet(1.0, True, 3)
 
 
-@pytest.mark.parametrize("data", [b"", bytes(19), b"\x60" + bytes(60), ipv4(1, bytes(8)), ipv4(6, bytes(13))], ids=str)
+@pytest.mark.parametrize(
+    "data",
+    [b"", bytes(19), ipv4(17, bytes(8), source="10.9.9.9"), b"\x60" + bytes(60), ipv4(1, bytes(8)), ipv4(6, bytes(13))],
+    ids=str,
+)
 def test_what_is_neither_is_left_out(data: bytes) -> None:
     assert packet_of(data, 0.0, CLIENT) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: captures packets")
+async def test_what_the_kernel_hands_over_is_counted() -> None:
+    """On the loopback device each packet is seen twice, as it leaves and as it arrives, which changes no count."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(100):
+            await asyncio.sleep(RTT)
+            writer.write(b"answer")
+        writer.close()
+        await writer.wait_closed()
+
+    # An address that nobody else has here, since the device is everybody's.
+    ours = f"127.77.{os.getpid() % 251}.9"
+    server = await asyncio.start_server(answer, "127.0.0.2", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server:
+        with Capture("lo", ours) as capture:
+            reader, writer = await asyncio.open_connection(host, port, local_addr=(ours, 0))
+            for _ in range(3):
+                writer.write(b"question")
+                assert await reader.readexactly(6) == b"answer"
+            packets = [packet for packet in capture.take() if packet.opens or packet.octets in (6, 8)]
+            writer.close()
+            await writer.wait_closed()
+    assert sum(packet.opens for packet in packets) == 4
+    assert round_trips(packets, RTT) == 3
+    assert [packet.at for packet in packets] == sorted(packet.at for packet in packets)
