@@ -62,7 +62,8 @@ class Box:
         """Starts the guest. Raises :class:`LabError`."""
         program = kernel_program()
         # The interpreter's library may be elsewhere than the interpreter is.
-        needed = [self._python, self._python.resolve(), self._project, *map(Path, self._environment.values())]
+        paths = [path for value in self._environment.values() for path in value.split(os.pathsep)]
+        needed = [self._python, self._python.resolve(), self._project, *map(Path, paths)]
         place = vacant([each for each in needed if each.is_absolute()], _existing())
         is_larger = xstate.is_larger(Path("/proc/cpuinfo").read_text())
         argv = box_argv(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Collection
@@ -20,7 +21,7 @@ from netem.topology import netem_options
 from netem.uml.box import Box
 from netem.uml.order import Order
 from netem.uml.said import Checked, Failed, Second, Stored, Up
-from netem.uml.scale import SHARE, scaled, words
+from netem.uml.scale import scaled, share_for, words
 
 if TYPE_CHECKING:
     from netem.measure import LinkReport
@@ -33,6 +34,8 @@ _CHECK = 120.0
 """Seconds for a boot and a check: ten times what they take on a busy machine."""
 _PATIENCE = 180.0
 """Seconds for a boot and the servers; for each run, beyond twice its load, a third of it."""
+_PASSED = ("PYTHONPATH",)
+"""What of our environment is the guest's too."""
 OVERHEAD = 12.0
 """Seconds that a run takes besides its load, in a guest."""
 
@@ -63,10 +66,11 @@ def check(spec: LinkSpec) -> LinkReport:
 class UmlRunner:
     """One scenario in a guest: as `netem.runner.Runner`, but that it brings its laboratory, and scales the scenario."""
 
-    def __init__(self, name: str, *, quick: bool, command: str, folder: Path, share: float = SHARE) -> None:
+    def __init__(self, name: str, *, quick: bool, command: str, folder: Path) -> None:
         without = _missing()
         for cell in (whole := Scenario.load(name, quick=quick)).cells():
             _possible(cell.link)
+        share = share_for(whole)
         self._scaled = scaled(whole, share, without)
         self.folder = folder / name
         self.kernel = ""
@@ -152,5 +156,7 @@ def _missing() -> Collection[str]:
 def box() -> Box:
     """One that holds what the program here needs; it is closed by a `with`. Raises :class:`LabError` without root."""
     require_root()
-    environment = {"PGBOUNCER": program} if (program := pgbouncer.program()) else {}
+    environment = {name: value for name in _PASSED if (value := os.environ.get(name))}
+    if program := pgbouncer.program():
+        environment["PGBOUNCER"] = program
     return Box(Path(sys.executable), _ROOT, environment=environment)

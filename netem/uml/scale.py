@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from netem.plan import Arm, Load
-    from netem.scenario import Scenario
+    from netem.scenario import Cell, Scenario
 
-__all__ = ["SHARE", "Scaled", "scaled", "words"]
+__all__ = ["CARRIES", "Scaled", "scaled", "share_for", "words"]
 
-SHARE = 0.05
-"""The ramp's 10,000 queries a second become 500: client, gateway, Postgres and link have one CPU between them, on which
-a system call takes 15 us and more."""
+CARRIES = 400.0
+"""Queries a second that client, gateway, Postgres and link get through on one CPU between them, where a system call
+takes 15 us and more."""
+_LOGIN = 4
+"""Queries that a login is worth."""
 _POOL = 4
 """Connections to Postgres at least, or they would be what is measured."""
 
@@ -30,6 +32,25 @@ class Scaled:
     """They have become the same as another."""
     missing: tuple[str, ...] = ()
     """Nothing serves them here."""
+
+
+def share_for(scenario: Scenario) -> float:
+    """How much of it the guest carries: 1, or one half, one third and so on."""
+    return 1 / max(1, math.ceil(max(map(_wanted, scenario.cells())) / CARRIES - 1e-9))
+
+
+def _wanted(cell: Cell) -> float:
+    """Queries a second at most, as far as load and round trip bound them."""
+    load = cell.load
+    match load.kind:
+        case "fixed" | "ramp":
+            return load.rate
+        case "burst":
+            return load.size / load.every
+        case "closed":
+            return (load.users or cell.arm.sessions) / (sum(load.think) / 2 + max(cell.link.rtt, 1e-3))
+        case "connect":
+            return cell.arm.sessions * _LOGIN
 
 
 def scaled(scenario: Scenario, share: float, without: Collection[str] = ()) -> Scaled:
@@ -60,14 +81,19 @@ def scaled(scenario: Scenario, share: float, without: Collection[str] = ()) -> S
 
 def words(share: float) -> str:
     """What is said of it."""
+    if share == 1:
+        return "not scaled: one emulated CPU carries all of it"
     return f"scaled to what one emulated CPU carries: rates and sessions are 1/{1 / share:g} of the scenario's"
 
 
 def _load(load: Load, share: float) -> Load:
-    rate, size, users = load.rate * share, _some(load.size, share), _some(load.users, share)
+    rate, users = load.rate * share, _some(load.users, share)
+    # How often a single session is opened is no matter of size.
+    size = load.size if load.kind == "connect" else _some(load.size, share)
     number, was = rate or size or users, load.rate or load.size or load.users
     name = f"{number:g}" if load.name == f"{was:g}" else load.name
-    return replace(load, rate=rate, size=size, users=users, name=name)
+    # Steps are dropped: so few at each would be rounded down to next to nothing.
+    return replace(load, rate=rate, size=size, users=users, name=name, step=0.0 if share < 1 else load.step)
 
 
 def _arm(arm: Arm, share: float, loads: dict[str, str]) -> Arm:

@@ -24,7 +24,7 @@ from netem.uml import modules, xstate
 from netem.uml.host import UmlRunner, amended, box, check
 from netem.uml.order import BOX_SCRIPT, Order, box_argv, kernel_arguments, settings, vacant
 from netem.uml.said import Checked, Failed, Lines, Said, Second, Stored, Up, line, parse
-from netem.uml.scale import scaled, words
+from netem.uml.scale import scaled, share_for, words
 
 ROOT = Path(__file__).resolve().parents[2]
 TRIPS = RoundTrips(sent=9, lost=1, minimum=30.0, median=30.2, p90=30.4, p99=31.0, maximum=31.1, mean=30.3)
@@ -153,6 +153,23 @@ def test_all_of_a_scenario_is_scaled_to_the_same_share() -> None:
     assert "1/10 of the scenario's" in words(0.1)
 
 
+@pytest.mark.parametrize(
+    ("load", "share"),
+    [
+        ({"kind": "fixed", "rate": 400}, 1.0),
+        ({"kind": "ramp", "rate": 10000}, 1 / 25),
+        ({"kind": "fixed", "rate": 900}, 1 / 3),
+        ({"kind": "burst", "size": 500, "every": 2.0}, 1.0),
+        ({"kind": "closed"}, 1 / 167),  # 2,000 sessions, each of which waits for 30 ms
+        ({"kind": "closed", "think": [0.5, 1.5], "users": 400}, 1.0),
+        ({"kind": "connect"}, 1 / 20),
+    ],
+    ids=lambda value: value["kind"] if isinstance(value, dict) else None,
+)
+def test_a_guest_runs_as_much_as_it_carries(load: dict[str, object], share: float) -> None:
+    assert share_for(scenario(load=[{"seconds": 1, **load}])) == pytest.approx(share)
+
+
 def test_arms_that_nothing_serves_are_missing() -> None:
     small = scaled(scenario(), 0.1, ["pgbouncer"])
     assert small.missing == ("pgbouncer-500",)
@@ -162,7 +179,8 @@ def test_arms_that_nothing_serves_are_missing() -> None:
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("name", Scenario.names())
 def test_each_scenario_can_be_scaled(name: str, quick: bool) -> None:
-    small = scaled(Scenario.load(name, quick=quick), 0.05).scenario
+    whole = Scenario.load(name, quick=quick)
+    small = scaled(whole, share_for(whole)).scenario
     names = [cell.name for cell in small.cells()]
     assert len(set(names)) == len(names) > 0
     for arm in small.arms:
