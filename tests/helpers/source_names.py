@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from helpers.documents import ROOT
 
 SOURCE_ROOTS = (ROOT / "client", ROOT / "gateway")
+_TREES = (*((root, root) for root in SOURCE_ROOTS), (ROOT, ROOT / "netem"))
+"""Where dotted names begin, and what is read."""
 
 
 @dataclass
 class SourceNames:
-    """The names of both packages."""
+    """The names of both packages, and of the laboratory."""
 
     modules: dict[str, set[str]] = field(default_factory=dict)
     """What each module defines at its top, by its dotted name."""
@@ -39,8 +41,8 @@ class SourceNames:
 @functools.cache
 def source_names() -> SourceNames:
     names = SourceNames()
-    for root in SOURCE_ROOTS:
-        for path in root.rglob("*.py"):
+    for root, folder in _TREES:
+        for path in folder.rglob("*.py"):
             parts = path.relative_to(root).with_suffix("").parts
             module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             tree = ast.parse(path.read_text(), str(path))
