@@ -5,14 +5,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
+# Side by side, since tests mostly wait; one more than CI's machine has cores. A part is run by one process, whose output
+# is the plainer; `make test ARGS='-n 3 tests/e2e'` is not.
+WORKERS ?= 3
+PARALLEL := $(if $(ARGS),,-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 SUITE ?=
 
-.PHONY: help run test test-long check format bench conformance deaths venv clean
+.PHONY: help run test test-long wan check format bench conformance deaths venv clean
 
 help:
 	@echo 'make run         the demonstration: PostgreSQL, gateway, trunk, queries over QUIC (ARGS=--once: end after the table)'
 	@echo 'make test        the test suite, under 10 minutes (ARGS=tests/quic: a part of it)'
 	@echo 'make test-long   what takes longer'
+	@echo 'make wan         each experiment of the laboratory in short (root; ARGS='"'ramp loss --link uml'"': some of them)'
 	@echo 'make check       formatting, lint, types'
 	@echo 'make format      put the formatting right'
 	@echo 'make bench       CPU and throughput, beside a bare echo and PgBouncer'
@@ -50,10 +55,13 @@ run: $(STAMP)
 	@exec $(BIN)/pgtrunk-demo $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-long: $(STAMP)
-	$(BIN)/python -m pytest -m 'long or not long' --timeout 1800 $(ARGS)
+	$(BIN)/python -m pytest -m 'long or not long' --timeout 1800 --durations 10 $(PARALLEL) $(ARGS)
+
+wan: $(STAMP)
+	@exec $(BIN)/python -m netem run --quick --output build/wan $(or $(ARGS),all)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check

@@ -19,6 +19,7 @@ from netem.measure import measure
 from netem.runner import RESULTS, Runner
 from netem.scenario import OVERHEAD, Scenario
 from netem.spec import LinkSpec
+from netem.stopwatch import Stopwatch
 from netem.uml import host as uml
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ def _parser() -> argparse.ArgumentParser:
         kinds = ["tc", "tun"] if name == "up" else ["tc", "tun", "uml"]
         command.add_argument("--link", choices=kinds, help="how it is made; default: the kernel's netem, if any")
         command.set_defaults(run=run)
-    play = commands.add_parser("run", help="run a scenario, and store what came out", description="Runs a scenario.")
-    play.add_argument("scenario", metavar="NAME", help=", ".join(Scenario.names()))
+    play = commands.add_parser("run", help="run scenarios, and store what came out", description="Runs scenarios.")
+    play.add_argument("scenarios", metavar="NAME", nargs="*", help=f"{', '.join(Scenario.names())}; default: all")
     play.add_argument("--quick", action="store_true", help="shorter, with fewer arms: to see that it works")
     play.add_argument(
         "--link", choices=["tc", "tun", "uml"], help="how the link is made; uml: netem in a User-Mode Linux"
@@ -116,21 +117,41 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """One that cannot be run does not keep the others from it."""
+    names = arguments.scenarios
+    if names in ([], ["all"]):
+        names = Scenario.names()
+    if len(names) == 1:
+        _run_one(arguments, names[0])
+        return 0
+    watch = Stopwatch()
+    failed = []
+    for name in names:
+        try:
+            _run_one(arguments, name)
+        except LabError as error:
+            print(f"netem: {name}: {error}", file=sys.stderr)
+            failed.append(name)
+        print(f"{name}: {watch.lap(name):.0f} s\n", flush=True)
+    print(f"{watch.total:.0f} s in all: {watch}" + "".join(f"; {name} has failed" for name in failed))
+    return 1 if failed else 0
+
+
+def _run_one(arguments: argparse.Namespace, name: str) -> None:
     command = "python -m netem " + " ".join(sys.argv[1:])
     folder = arguments.output or RESULTS
     if arguments.link == "uml":
         folder = arguments.output or RESULTS.with_name("uml")
-        guest = uml.UmlRunner(arguments.scenario, quick=arguments.quick, command=command, folder=folder)
+        guest = uml.UmlRunner(name, quick=arguments.quick, command=command, folder=folder)
         _announce(guest.scenario, uml.OVERHEAD)
         print(*guest.notes(), sep="\n")
         _follow(guest.scenario, uml.OVERHEAD, guest.run)
-        return 0
-    scenario = Scenario.load(arguments.scenario, quick=arguments.quick)
+        return
+    scenario = Scenario.load(name, quick=arguments.quick)
     _announce(scenario, OVERHEAD)
     with Lab(link=arguments.link) as lab:
         print(f"link: {lab.link.kind}, since {lab.why}")
         _follow(scenario, OVERHEAD, Runner(scenario, lab, command=command, folder=folder).run)
-    return 0
 
 
 def _announce(scenario: Scenario, overhead: float) -> None:
@@ -144,6 +165,7 @@ def _announce(scenario: Scenario, overhead: float) -> None:
 def _follow(scenario: Scenario, overhead: float, run: Callable[[Tell], None]) -> None:
     """``run`` tells of each second and result, which are shown."""
     cells = list(scenario.cells())
+    watch = Stopwatch()
     with _progress() as progress:
         bar = progress.add_task(scenario.name, total=_seconds(cells, overhead))
 
@@ -157,9 +179,11 @@ def _follow(scenario: Scenario, overhead: float, run: Callable[[Tell], None]) ->
                 f"{cell.setting:22} {cell.arm.name:22} {found['per_second']:8.0f}/s  p50 {found['p50_ms']:8.1f}  "
                 f"p99 {found['p99_ms']:8.1f}  p99.9 {found['p99.9_ms']:8.1f} ms  failed {found['failed']}"
                 + (f"  unanswered {found['unanswered']}" if found["unanswered"] else "")
+                + f"  ({watch.lap(cell.arm.name):.0f} s)"
             )
 
         run(tell)
+    print(f"on the clock, by arm: {watch}")
 
 
 def _report(arguments: argparse.Namespace) -> int:

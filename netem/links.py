@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from netem import topology
 from netem.errors import LabError
 from netem.hosts import Hosts, end
+from netem.tun import has_tun
 
 if TYPE_CHECKING:
     from netem.spec import LinkSpec
@@ -168,8 +169,8 @@ def choose(hosts: Hosts, wanted: LinkKind | None) -> tuple[Link, str]:
         if netem is not None:
             raise LabError(f"--link tc: this kernel has no netem ({netem}); --link tun does without")
         return TcLink(hosts), "asked for" if wanted else "this kernel has netem"
-    if not Path("/dev/net/tun").exists():
-        raise LabError("there is neither netem nor /dev/net/tun in this kernel: no link can be made")
+    if not has_tun():
+        raise LabError("this kernel has neither netem nor TUN devices (/dev/net/tun), or keeps them from us: no link")
     return TunLink(hosts), "asked for" if wanted else f"this kernel has no netem ({netem})"
 
 

@@ -9,11 +9,14 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import stat
 import struct
 from collections.abc import Iterator
 
-__all__ = ["inside", "open_tun", "precise_sleep", "realtime"]
+__all__ = ["has_tun", "inside", "open_tun", "precise_sleep", "realtime"]
 
+_DEVICE = "/dev/net/tun"
+_NUMBER = os.makedev(10, 200)
 _TUNSETIFF = 0x400454CA
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
 _CLONE_NEWNET = 0x40000000
@@ -46,9 +49,20 @@ def _setns(fd: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
+def has_tun() -> bool:
+    """Whether this kernel has TUN devices. Containers often lack their file alone: it is made then."""
+    with contextlib.suppress(OSError):
+        if not os.path.exists(_DEVICE):
+            os.makedirs(os.path.dirname(_DEVICE), exist_ok=True)
+            os.mknod(_DEVICE, 0o600 | stat.S_IFCHR, _NUMBER)
+        os.close(os.open(_DEVICE, os.O_RDWR | os.O_NONBLOCK))
+        return True
+    return False
+
+
 def open_tun(name: str) -> int:
     """A new TUN device in the namespace of this thread -> its descriptor, not blocking. It lives as long as that."""
-    fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    fd = os.open(_DEVICE, os.O_RDWR | os.O_NONBLOCK)
     try:
         # No offloads are asked for: a loss would then hit segments of 64 kB, which no network has.
         fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TUN | _IFF_NO_PI))

@@ -1,4 +1,5 @@
-"""What all tests share: fixtures, each defined in the helper that it belongs to; what CI thinks of skipped tests.
+"""What all tests share: fixtures, each defined in the helper that it belongs to; what CI thinks of skipped tests; the
+order in which workers take files, and whose turn it is.
 
 A skipped test looks like a passed one, so where CI=true it fails the run. Exempt are those that only the other kind of
 user can run, root or not: they carry a skipif whose reason says so, and `--only-for` selects them for that user.
@@ -15,6 +16,7 @@ import pytest
 
 from helpers.postgres import database, postgres
 from helpers.site import site
+from helpers.turns import Hall, Turns
 
 __all__ = ["database", "postgres", "site"]
 
@@ -32,6 +34,9 @@ hypothesis.settings.load_profile("pgtrunk")
 _USERS: Final = {"root": "needs root: ", "user": "needs an ordinary user: "}
 """How the reason of a skipif begins that is about who runs the tests."""
 
+_SLOW: Final = ("bench", "behaviour", "cves", "deaths", "demo", "e2e", "wan")
+"""Folders whose tests mostly wait. They come first, or a worker would be at one of them when all others are done."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--only-for", choices=[*_USERS], help="run the tests that need this kind of user, and no others")
@@ -40,9 +45,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("CI") == "true":
         config.pluginmanager.register(SkipsFail())
+    workerinput = getattr(config, "workerinput", None)
+    if workerinput is not None:
+        config.pluginmanager.register(Turns(workerinput["turns"]))
+    elif getattr(config.option, "numprocesses", None):
+        config.pluginmanager.register(Hall(config))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.parent.name not in _SLOW)
     user = config.getoption("--only-for")
     if user is not None:
         others = [item for item in items if not _needs(item, _USERS[user])]

@@ -6,6 +6,8 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from helpers.raw_session import RawSession
 from helpers.waiting import until
 from pgtrunk.wire import frontend
@@ -32,6 +34,7 @@ async def opened(trunk: StreamManager) -> RawSession:
     return session
 
 
+@pytest.mark.alone
 async def test_two_thousand_idle_streams_cost_a_query_nothing(start: Start) -> None:
     gateway = await start(
         auth_type="trust",

@@ -142,6 +142,7 @@ async def test_control_c_in_psql(start: Start) -> None:
 # -- deaths ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 async def test_when_psql_dies_its_locks_are_free_at_once(start: Start, site: Site, table: str) -> None:
     gateway = await start()
     async with sidecar_process(site, gateway.quic.port) as sidecar:

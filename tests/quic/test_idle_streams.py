@@ -8,6 +8,8 @@ import statistics
 import time
 from typing import Any
 
+import pytest
+
 from helpers.quic_pair import Pair
 from pgtrunk.quic.config import QuicLimits
 
@@ -56,6 +58,7 @@ class Bench:
         return time.process_time() - start
 
 
+@pytest.mark.alone
 def test_idle_streams_cost_an_exchange_nothing() -> None:
     empty, full = Bench(0), Bench(IDLE)
     empty.round(), full.round()
