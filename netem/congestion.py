@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["Sockets", "check", "read", "sockets"]
 
 _CLIENT, _GATEWAY = ADDRESSES["client", WAN_DEVICE], ADDRESSES["gateway", WAN_DEVICE]
-_WHOSE: Mapping[Host, tuple[str, str]] = {
-    "client": ("src", _CLIENT),
-    "gateway": ("src", _GATEWAY),
+_WHOSE: Mapping[Host, tuple[str, str, str]] = {
+    "client": ("src", _CLIENT, "dport"),
+    "gateway": ("src", _GATEWAY, "sport"),
     # Of direct sessions only: a pooler's are not on the long link.
-    "database": ("dst", _CLIENT),
+    "database": ("dst", _CLIENT, "sport"),
 }
 _ABOUT = re.compile(r"^\s+(?:\w+ )*?(?P<congestion>[a-z]\w*) wscale:.*?\brto:(?P<rto>[\d.]+)")
 
@@ -49,11 +49,12 @@ def read(said: Iterable[str]) -> Sockets:
     )
 
 
-def sockets(hosts: Hosts) -> dict[Host, Sockets]:
-    """Those of each host on the long link."""
+def sockets(hosts: Hosts, port: int | None) -> dict[Host, Sockets]:
+    """Those of each host on the long link; of a server's ``port`` only, since other arms' servers may have some too."""
     found: dict[Host, Sockets] = {}
-    for host, (way, address) in _WHOSE.items():
-        argv = hosts.argv(host, ["ss", "-tinH", "state", "established", way, address])
+    for host, (way, address, end) in _WHOSE.items():
+        only = [] if port is None else [end, "=", f":{port}"]
+        argv = hosts.argv(host, ["ss", "-tinH", "state", "established", way, address, *only])
         done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
         if done.returncode:
             raise LabError(f"`ss` failed on {host}: {done.stderr.strip()}")

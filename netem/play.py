@@ -111,7 +111,8 @@ class Play:
 
     def _ready(self, run: Run, pooler: tuple[str, int]) -> None:
         """Whatever takes CPU comes ahead of the load."""
-        self._figures["tcp"] = congestion.check(run.arm, congestion.sockets(self.lab.hosts))
+        port = run.port if run.arm.kind in _OWN_SOCKETS else None
+        self._figures["tcp"] = congestion.check(run.arm, congestion.sockets(self.lab.hosts, port))
         self._stats = self._ask_pooler(run, pooler)
         if run.arm.competing:
             self._competitor = Competitor(self.lab.hosts, run.load.seconds)
