@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aioquic._buffer import Buffer
+from aioquic.quic.connection import ACK_FRAME_CAPACITY
 from aioquic.quic.packet import pull_quic_transport_parameters, push_quic_transport_parameters
+from aioquic.quic.packet_builder import QuicPacketBuilderStop
 
 from .streams import StreamTable
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from aioquic.quic.recovery import QuicPacketSpace
 
 __all__ = ["ACK_EVERY", "Acknowledging"]
+
+ACK = 0x02
 
 ACK_EVERY = 8
 """Packets after which an acknowledgement waits no longer. RFC 9000 suggests 2 and allows more; 8 of an initial window
@@ -59,5 +63,22 @@ class Acknowledging(StreamTable):
         self._feed_starved()
 
     def _write_ack_frame(self, builder: QuicPacketBuilder, space: QuicPacketSpace, now: float) -> None:
-        super()._write_ack_frame(builder, space, now)
         self._unacknowledged = 0
+        packet = builder._packet
+        if len(space.ack_queue) != 1 or self._quic_logger is not None or packet is None:
+            super()._write_ack_frame(builder, space, now)
+            return
+        # One range, as long as nothing is missing. What builder.start_frame does for a frame that elicits no ACK; it
+        # looks the type up in sets of enum members, whose hash is a Python call.
+        if builder.remaining_buffer_space < ACK_FRAME_CAPACITY:
+            raise QuicPacketBuilderStop
+        (acked,) = space.ack_queue
+        delay = int((now - (space.largest_received_time or now)) * 1e6) >> self._local_ack_delay_exponent
+        packet.delivery_handlers.append((self._on_ack_delivery, (space, space.largest_received_packet)))
+        buf = builder._buffer
+        buf.push_uint8(ACK)
+        buf.push_uint_var(acked.stop - 1)
+        buf.push_uint_var(delay)
+        buf.push_uint8(0)
+        buf.push_uint_var(acked.stop - 1 - acked.start)
+        space.ack_at = None

@@ -1,8 +1,9 @@
 """The QUIC connection that both ends of pgtrunk use: aioquic's state machine with our streams, credit, packets and
 ACKs.
 
-The layers, each in its file and each a subclass of the one before: streams.py, acks.py, then receiving.py and
-sending.py side by side. No socket, no loop, no clock: ``now`` is an argument, datagrams go in and come out.
+The layers, each in its file and each a subclass of the one before: streams.py, acks.py, then receiving.py, sending.py
+(upon tail.py and short.py) and timers.py side by side. No socket, no loop, no clock: ``now`` is an argument,
+datagrams go in and come out.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 
 from .receiving import Receiving
 from .sending import Sending
+from .timers import Timers
 
 __all__ = ["Connection"]
 
@@ -19,7 +21,7 @@ __all__ = ["Connection"]
 logging.getLogger("quic").addHandler(logging.NullHandler())
 
 
-class Connection(Sending, Receiving):
+class Connection(Timers, Sending, Receiving):
     """See ``StreamTable`` for the arguments and ``ConnectionDriver`` for what drives it."""
 
     def __repr__(self) -> str:

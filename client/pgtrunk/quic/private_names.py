@@ -38,32 +38,33 @@ REQUIRED: Mapping[str, str] = {
         "encode_quic_version_negotiation pull_ack_frame pull_quic_header pull_quic_transport_parameters "
         "push_quic_transport_parameters"
     ),
-    "aioquic.quic.packet_builder": "QuicDeliveryState QuicPacketBuilder QuicPacketBuilderStop",
+    "aioquic.quic.packet_builder": "QuicDeliveryState QuicPacketBuilder QuicPacketBuilderStop QuicSentPacket",
     "aioquic.quic.connection": (
-        "CONNECTION_LIMIT_FRAME_CAPACITY END_STATES Limit MAX_STREAM_DATA_FRAME_CAPACITY QuicConnection "
-        "QuicConnectionAdapter QuicConnectionError QuicConnectionId QuicConnectionState QuicNetworkPath "
-        "QuicReceiveContext RESET_STREAM_FRAME_CAPACITY STOP_SENDING_FRAME_CAPACITY "
+        "ACK_FRAME_CAPACITY CONNECTION_LIMIT_FRAME_CAPACITY END_STATES Limit MAX_STREAM_DATA_FRAME_CAPACITY "
+        "QuicConnection QuicConnectionAdapter QuicConnectionError QuicConnectionId QuicConnectionState "
+        "QuicNetworkPath QuicReceiveContext RESET_STREAM_FRAME_CAPACITY STOP_SENDING_FRAME_CAPACITY "
         "TRANSPORT_CLOSE_FRAME_CAPACITY stream_is_client_initiated stream_is_unidirectional"
     ),
     "aioquic.quic.connection:QuicConnection": (
-        "_QuicConnection__frame_handlers _ack_delay _ack_eliciting_sent_since_receipt _assert_stream_can_send "
-        "_close_at _close_event _close_pending _configuration _confirm_handshake _crypto_streams _cryptos _events "
-        "_get_or_create_stream _handle_ack_frame _handle_crypto_frame _handle_max_data_frame "
-        "_handle_max_stream_data_frame "
-        "_handle_reset_stream_frame _handle_stop_sending_frame _handle_stream_data_blocked_frame "
-        "_handle_stream_frame _handshake_complete _handshake_confirmed _handshake_done_pending _host_cid_seq "
-        "_host_cids _idle_timeout _initialize _is_client _local_initial_source_connection_id _local_max_data "
-        "_local_max_stream_data_bidi_local _local_max_stream_data_bidi_remote _local_max_stream_data_uni "
-        "_local_max_streams_bidi _local_max_streams_uni _local_next_stream_id_bidi _logger _loss "
-        "_max_datagram_size _network_paths _on_connection_limit_delivery _on_new_connection_id_delivery "
-        "_pacing_at _packet_number _parse_transport_parameters _payload_received _ping_pending _probe_pending "
-        "_quic_logger _remote_ack_delay_exponent _remote_active_connection_id_limit _remote_max_data "
-        "_remote_max_data_used _remote_max_stream_data_bidi_local _remote_max_stream_data_bidi_remote "
-        "_remote_max_streams_bidi _replenish_connection_ids _retire_connection_ids "
-        "_serialize_transport_parameters _spaces _spin_bit _spin_highest_pn _state _stream_is_discarded _streams "
-        "_write_ack_frame _write_application _write_connection_limits _write_crypto_frame "
-        "_write_handshake_done_frame _write_new_connection_id_frame _write_path_challenge_frame "
-        "_write_path_response_frame _write_ping_frame _write_retire_connection_id_frame host_cid"
+        "_QuicConnection__frame_handlers _ack_delay _local_ack_delay_exponent _loss_at _on_ack_delivery _peer_cid "
+        "_remote_max_idle_timeout _remote_preferred_address _version _ack_eliciting_sent_since_receipt "
+        "_assert_stream_can_send _close_at _close_event _close_pending _configuration _confirm_handshake "
+        "_crypto_streams _cryptos _events _get_or_create_stream _handle_ack_frame _handle_crypto_frame "
+        "_handle_max_data_frame _handle_max_stream_data_frame _handle_reset_stream_frame "
+        "_handle_stop_sending_frame _handle_stream_data_blocked_frame _handle_stream_frame _handshake_complete "
+        "_handshake_confirmed _handshake_done_pending _host_cid_seq _host_cids _idle_timeout _initialize "
+        "_is_client _local_initial_source_connection_id _local_max_data _local_max_stream_data_bidi_local "
+        "_local_max_stream_data_bidi_remote _local_max_stream_data_uni _local_max_streams_bidi "
+        "_local_max_streams_uni _local_next_stream_id_bidi _logger _loss _max_datagram_size _network_paths "
+        "_on_connection_limit_delivery _on_new_connection_id_delivery _pacing_at _packet_number "
+        "_parse_transport_parameters _payload_received _ping_pending _probe_pending _quic_logger "
+        "_remote_ack_delay_exponent _remote_active_connection_id_limit _remote_max_data _remote_max_data_used "
+        "_remote_max_stream_data_bidi_local _remote_max_stream_data_bidi_remote _remote_max_streams_bidi "
+        "_replenish_connection_ids _retire_connection_ids _serialize_transport_parameters _spaces _spin_bit "
+        "_spin_highest_pn _state _stream_is_discarded _streams _write_ack_frame _write_application "
+        "_write_connection_limits _write_crypto_frame _write_handshake_done_frame _write_new_connection_id_frame "
+        "_write_path_challenge_frame _write_path_response_frame _write_ping_frame "
+        "_write_retire_connection_id_frame host_cid"
     ),
     "aioquic.quic.connection:QuicNetworkPath": (
         "addr bytes_received bytes_sent is_validated local_challenge_sent remote_challenges validation_deadline"
@@ -83,31 +84,36 @@ REQUIRED: Mapping[str, str] = {
         "sender stream_id"
     ),
     "aioquic.quic.recovery:QuicPacketRecovery": (
-        "_cc _pacer _rtt_min _rtt_smoothed bytes_in_flight congestion_window get_probe_timeout max_ack_delay spaces"
+        "_cc _pacer _pto_count _rtt_initialized _rtt_min _rtt_smoothed _rtt_variance "
+        "_time_of_last_sent_ack_eliciting_packet bytes_in_flight congestion_window get_probe_timeout max_ack_delay "
+        "on_packet_sent peer_completed_address_validation spaces"
     ),
     "aioquic.quic.recovery:QuicPacketPacer": (
         "_max_datagram_size evaluation_time next_send_time update_after_send update_bucket update_rate"
     ),
     "aioquic.quic.recovery:QuicPacketSpace": (
-        "ack_at ack_queue expected_packet_number largest_received_packet largest_received_time received_packets "
-        "sent_packets"
+        "ack_at ack_eliciting_in_flight ack_queue expected_packet_number largest_received_packet "
+        "largest_received_time loss_time received_packets sent_packets"
     ),
     "aioquic.quic.congestion.reno:RenoCongestionControl": (
         "bytes_in_flight congestion_window on_packets_expired on_packets_lost on_persistent_congestion ssthresh"
     ),
     "aioquic.quic.packet_builder:QuicPacketBuilder": (
-        "_buffer _flight_capacity _packet max_flight_bytes max_total_bytes packet_is_empty remaining_buffer_space "
-        "remaining_flight_space start_frame start_packet"
+        "_buffer _buffer_capacity _datagram_needs_padding _datagrams _end_packet _flight_bytes _flight_capacity "
+        "_header_size _packet _packet_crypto _packet_number _packets _peer_cid _spin_bit flush max_flight_bytes "
+        "max_total_bytes packet_is_empty remaining_buffer_space remaining_flight_space start_frame start_packet"
     ),
-    "aioquic.quic.packet_builder:QuicSentPacket": "delivery_handlers epoch in_flight is_ack_eliciting packet_number",
-    "aioquic.quic.crypto:CryptoPair": "_update_key decrypt_packet recv send",
+    "aioquic.quic.packet_builder:QuicSentPacket": (
+        "delivery_handlers epoch in_flight is_ack_eliciting packet_number sent_bytes sent_time"
+    ),
+    "aioquic.quic.crypto:CryptoPair": "_update_key decrypt_packet encrypt_packet key_phase recv send",
     "aioquic.quic.crypto:CryptoContext": "decrypt_packet is_valid",
     "aioquic.tls:Context": (
         "_build_session_ticket _certificate_request _client_handle_certificate_verify _peer_certificate "
         "_peer_certificate_chain _psk_key_exchange_mode _receive_buffer _request_client_certificate "
-        "_server_handle_certificate _server_handle_certificate_verify _server_handle_finished "
-        "_server_handle_hello _server_name _session_resumed _set_state _verify_mode early_data_accepted "
-        "get_session_ticket_cb key_schedule new_session_ticket_cb update_traffic_key_cb"
+        "_server_handle_certificate _server_handle_certificate_verify _server_handle_finished _server_handle_hello "
+        "_server_name _session_resumed _set_state _verify_mode early_data_accepted get_session_ticket_cb "
+        "key_schedule new_session_ticket_cb update_traffic_key_cb"
     ),
 }
 """Names by module, or by "module:Class"; those of a class are looked for on an instance."""

@@ -23,6 +23,7 @@ from aioquic.tls import Epoch
 
 from .keys import PACKETS_PER_KEY
 from .recovery import BytePacer, FlooredReno
+from .short import ShortWay
 from .tail import Repeating
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Fill(Enum):
     """The packet was full before."""
 
 
-class Sending(Repeating):
+class Sending(Repeating, ShortWay):
     """The part of a connection that writes application packets."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -85,9 +86,9 @@ class Sending(Repeating):
                 self._pacing_at = self._copy_at
                 return []
         if not repeats:
-            return super().datagrams_to_send(now)
+            return self._datagrams(now)
         number = self._packet_number
-        datagrams = super().datagrams_to_send(now)
+        datagrams = self._datagrams(now)
         self._note_sent(number, now)
         return datagrams
 

@@ -1,0 +1,61 @@
+"""When a connection wants to be looked at again, without the detours of the general case.
+
+aioquic asks all three packet number spaces for their alarms, after each flush. Once the handshake is confirmed there is
+one space left, and one validated path. RFC 9002 section 6.2 and RFC 9000 section 10.1.
+"""
+
+from __future__ import annotations
+
+from aioquic.quic.connection import QuicConnectionState
+
+from .streams import StreamTable
+
+__all__ = ["Timers"]
+
+GRANULARITY = 0.001
+"""Seconds; RFC 9002 section 6.1.2."""
+
+
+class Timers(StreamTable):
+    """The part of a connection that says when its next timer is due."""
+
+    def get_timer(self) -> float | None:
+        """Return when ``handle_timer`` is to be called, by the connection's clock; None for never."""
+        if (
+            not self._handshake_confirmed
+            or self._state is not QuicConnectionState.CONNECTED
+            or not self._network_paths[0].is_validated
+        ):
+            return super().get_timer()
+        space, loss, at = self._app_space, self._loss, self._close_at
+        assert at is not None
+        if space.ack_at is not None and space.ack_at < at:
+            at = space.ack_at
+        loss_at = space.loss_time
+        if loss_at is None and (space.ack_eliciting_in_flight or not loss.peer_completed_address_validation):
+            sent_at: float = loss._time_of_last_sent_ack_eliciting_packet or 0.0
+            loss_at = sent_at + self._probe_timeout() * (1 << loss._pto_count)
+        self._loss_at = loss_at
+        if loss_at is not None and loss_at < at:
+            at = loss_at
+        if self._pacing_at is not None and self._pacing_at < at:
+            at = self._pacing_at
+        return at
+
+    def _probe_timeout(self) -> float:
+        loss = self._loss
+        if not loss._rtt_initialized:
+            return loss.get_probe_timeout()
+        spread: float = 4 * loss._rtt_variance
+        if spread < GRANULARITY:
+            spread = GRANULARITY
+        return loss._rtt_smoothed + spread + loss.max_ack_delay
+
+    def _idle_timeout(self) -> float:
+        """Seconds of silence after which the connection is over: asked for with each packet that comes."""
+        agreed = self._configuration.idle_timeout
+        remote = self._remote_max_idle_timeout
+        if remote is not None and remote < agreed:
+            agreed = remote
+        least = 3 * self._probe_timeout()
+        return agreed if agreed > least else least
