@@ -65,7 +65,8 @@ def box_argv(place: str, kernel: Sequence[str], *, cpu: int | None, preload: str
     """
     dies_with_us = ["setpriv", "--pdeathsig", "KILL", "--"]
     box = ["unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "--"]
-    pinned = [] if cpu is None else ["taskset", "--cpu-list", str(cpu)]
+    # It is the link, too: what else the machine does should not make that longer.
+    pinned = ["nice", "-n", "-10", *([] if cpu is None else ["taskset", "--cpu-list", str(cpu)])]
     environment = ["env", f"TMPDIR={place}", *([] if preload is None else [f"LD_PRELOAD={preload}"])]
     return [*dies_with_us, *box, "/bin/sh", "-c", BOX_SCRIPT, "uml", place, *environment, *pinned, *kernel]
 
