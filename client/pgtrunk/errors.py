@@ -15,6 +15,7 @@ __all__ = [
     "ProtocolViolation",
     "SessionLost",
     "TrunkClosed",
+    "UnsupportedProtocol",
     "UsageError",
 ]
 
@@ -43,6 +44,12 @@ class ProtocolViolation(PgtrunkError):
     """The other side broke the protocol."""
 
     sqlstate = "08P01"
+
+
+class UnsupportedProtocol(ProtocolViolation):
+    """The other side speaks another version of the protocol."""
+
+    sqlstate = "0A000"
 
 
 class TrunkError(PgtrunkError, ConnectionError):

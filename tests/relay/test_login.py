@@ -119,11 +119,17 @@ async def test_the_log_names_who_is_refused(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"\0\0\0\1", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x08\0\2\0\0", b"\x16\x03\x01\x02\0\1"]
+    ("garbage", "sqlstate"),
+    [
+        (b"\0\0\0\1", "08P01"),
+        (b"GET / HTTP/1.1\r\n\r\n", "08P01"),
+        (b"\0\0\0\x08\0\2\0\0", "0A000"),
+        (b"\x16\x03\x01\x02\0\1", "08P01"),
+    ],
 )
-async def test_what_is_no_startup_packet(garbage: bytes) -> None:
+async def test_what_is_no_startup_packet(garbage: bytes, sqlstate: str) -> None:
     lobby = Lobby()
-    assert error(await lobby.send(garbage)).sqlstate == "08P01"
+    assert error(await lobby.send(garbage)).sqlstate == sqlstate
     assert lobby.transport.closing
     await lobby.end()
 

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pgtrunk.errors import ProtocolViolation
+from pgtrunk.errors import ProtocolViolation, UnsupportedProtocol
 
 __all__ = [
     "PROTOCOL_3_0",
@@ -116,9 +116,8 @@ def _check(code: int, length: int) -> None:
         if not 13 <= length <= 12 + _MAX_SECRET:
             raise ProtocolViolation(f"a cancel request has 13 to {12 + _MAX_SECRET} octets, not {length}")
     elif code >> 16 != 3:
-        raise ProtocolViolation(
-            f"unsupported frontend protocol {code >> 16}.{code & 0xFFFF}: the gateway speaks 3.0 to 3.2"
-        )
+        version = f"{code >> 16 & 0xFFFF}.{code & 0xFFFF}"
+        raise UnsupportedProtocol(f"unsupported frontend protocol {version}: the gateway speaks 3.0 to 3.2")
 
 
 def _parse(code: int, body: bytes) -> StartupPacket:

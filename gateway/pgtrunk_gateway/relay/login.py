@@ -171,7 +171,7 @@ class SessionLogin:
         except TimeoutError:
             error = self._too_late("client_login_timeout", timeout)
         except ProtocolViolation as violation:
-            error = ProtocolError(str(violation))
+            error = ProtocolError(str(violation), sqlstate=violation.sqlstate)
         except GatewayError as refusal:
             error = refusal
         except asyncio.CancelledError:
