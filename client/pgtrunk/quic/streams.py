@@ -104,6 +104,8 @@ class StreamTable(QuicConnection):
 
     def _confirm_handshake(self) -> None:
         super()._confirm_handshake()
+        # Room for whole certificates that nobody will write into any more.
+        self._crypto_buffers = {Epoch.ONE_RTT: self._crypto_buffers[Epoch.ONE_RTT]}
         self._events.append(HandshakeConfirmed())
 
     # -- connection ids

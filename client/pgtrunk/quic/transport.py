@@ -25,6 +25,9 @@ __all__ = ["StreamTransport"]
 NO_ERROR = 0
 """Application error code of a stream that is merely over."""
 
+_NOTHING: deque[bytes] = deque(maxlen=0)
+"""What transports have unread that never paused: a deque of one's own takes as much memory as all the rest of one."""
+
 
 class StreamTransport(asyncio.Transport):
     """See asyncio.Transport; only what a stream adds or does otherwise is described here.
@@ -45,7 +48,7 @@ class StreamTransport(asyncio.Transport):
         self._high, self._low = driver.quic.limits.high_water, driver.quic.limits.low_water
         self._protocol: Any = None
         self._receive: Any = None
-        self._unread: deque[bytes] = deque()
+        self._unread = _NOTHING
         self._owed = 0  # bytes that the protocol got, and whose credit waits because it paused
         self._paused = False
         self._write_paused = False
@@ -120,6 +123,8 @@ class StreamTransport(asyncio.Transport):
             self._eof_waits = True
         if data:
             if self._paused or self._unread:
+                if self._unread is _NOTHING:
+                    self._unread = deque()
                 self._unread.append(data)
                 return
             self._deliver(data)
