@@ -8,7 +8,9 @@ Rule 1: copies are sent for ``HOLD`` seconds after a loss on the path, seen by a
         nothing is lost nothing is added; the first loss after a clean time is not protected.
 Rule 2: the guard. While a queue stands (the smoothed round trip time is above 1.25 times the least and 5 ms), or more
         than ``MOST_LOSS`` of the packets are lost, losses are taken for congestion: no copies until that has been over
-        for 5 seconds, 10 if it comes again within a minute, and so on up to 60.
+        for 5 seconds, 10 if it comes again within a minute, and so on up to 60. After a clean time and after each
+        pause copies begin with one message in eight and double every half second, so that a path which cannot carry
+        them shows it by a small queue.
 Rule 3: no copies where the acknowledgement comes as soon as the copy would: the least round trip time is below three
         times ``DELTA``.
 Rule 4: no copies in the second half of the congestion window.
@@ -28,7 +30,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, fields
 from enum import Enum, auto
-from math import inf
+from math import inf, log2
 from typing import Literal, Protocol
 
 __all__ = ["PathMemory", "Paths", "Redundancy", "RedundancyFigures", "Turn", "pays", "stands", "turn_of"]
@@ -57,11 +59,14 @@ FLOOR_DATAGRAMS = 16
 RFC 9002 recommends there is no room for a copy, and one busy connection at 1 % loss collapses."""
 
 MOST_LOSS = 0.08
-AVERAGED = 256
-"""Packets over which the share of lost ones is averaged."""
+AVERAGED = 1024
+"""Packets over which the share of lost ones is averaged: bursts of three at 3 % are no congestion yet."""
 
 LEAST_PAUSE, MOST_PAUSE = 5.0, 60.0
 """Seconds without copies after the guard has spoken, at first and at most."""
+
+FIRST_SHARE, DOUBLING = 0.125, 0.5
+"""The share of messages that is copied at first, and the seconds in which it doubles."""
 
 MOST_PATHS = 1024
 """Addresses that one process remembers, beside those that have connections."""
@@ -78,7 +83,7 @@ class RedundancyFigures:
     """Small frames that left for the first time while copies were being sent."""
     copies: int = 0
     suppressed_guard: int = 0
-    """Copies that were due and not sent: the guard took losses for congestion."""
+    """Copies that were due and not sent: the guard took losses for congestion, or they had only just begun."""
     suppressed_window: int = 0
     """Copies that were due and not sent: half the congestion window was in flight."""
     spurious: int = 0
@@ -139,6 +144,8 @@ class PathMemory:
         self._loss = 0.0
         self._off_until = -inf
         self._pause = 0.0
+        self._begun = -inf
+        self._due = 0.0
         self._gone = RedundancyFigures()
 
     def __repr__(self) -> str:
@@ -176,6 +183,7 @@ class PathMemory:
         """Some connection has lost packets."""
         if now >= self._hot_until:
             self._loss = 0.0
+            self._begun = now
             for member in self._listening:
                 member.repeats = True
         self._hot_until = now + HOLD
@@ -193,6 +201,17 @@ class PathMemory:
                 self._pause = min(2 * self._pause, MOST_PAUSE) if comes_again else LEAST_PAUSE
             self._off_until = now + self._pause
         return now < self._off_until
+
+    def admits(self, now: float) -> bool:
+        """Whether one more message is to be copied, as the share of them grows from small beginnings."""
+        doublings = (now - max(self._begun, self._off_until)) / DOUBLING
+        if doublings >= -log2(FIRST_SHARE):
+            return True
+        self._due += FIRST_SHARE * 2.0 ** max(doublings, 0.0)
+        if self._due < 1:
+            return False
+        self._due -= 1
+        return True
 
     def figures(self) -> RedundancyFigures:
         """The sum over all connections that there were."""

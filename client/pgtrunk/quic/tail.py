@@ -121,7 +121,7 @@ class Repeating(Acknowledging):
         if stop - start > SMALL:
             return
         self._repeated.eligible += 1
-        if is_congested:
+        if is_congested or not self.path.admits(original.at):
             self._repeated.suppressed_guard += 1
         else:
             self._originals.append(original._replace(start=start, fin=fin))
