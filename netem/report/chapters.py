@@ -5,7 +5,7 @@ A cell knows the run whose figure it shows; a chapter knows the commands, commit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Cell", "Chapter", "Origin", "Part", "Row", "chapters"]
 
-_ORDER = ("ramp", "loss", "burst", "bulk", "bottleneck", "setup", "transactions", "pooled", "rows", "cpu")
-_OPTIONAL = {"failed", "unanswered", "too_late", "errors_percent"}
+_ORDER = ("ramp", "loss", "burst", "bulk", "bottleneck", "setup", "transactions", "pooled", "rows", "cpu", "ceiling")
+_MANY = 3
+"""Settings of a scenario."""
+_OPTIONAL = {"failed", "unanswered", "too_late", "errors_percent", "copies_per_answer"}
 """Columns that are left out where all of them are 0."""
-_ASKED_FOR = {"seconds", "setup_s"}
+_ASKED_FOR = {"seconds", "setup_s", *(f"{each}_cpu_percent" for each in ("client", "pooler", "postgres", "link"))}
 """Columns only where a scenario's rules compare them."""
 
 
@@ -102,6 +104,7 @@ def chapters(found: Sequence[Group], *, draw: bool = True) -> list[Chapter]:
 def _chapter(name: str, found: list[Group], draw: bool) -> Chapter:
     looks, names = Looks(found), titles(found)
     settings = sorted(names, key=_numeric)
+    over_time = _over_time(name, len(settings))
     beside = {each: order([group for group in found if group.setting == each]) for each in settings}
     return Chapter(
         name=name,
@@ -111,7 +114,7 @@ def _chapter(name: str, found: list[Group], draw: bool) -> Chapter:
         titles=names,
         findings=tuple(find([group for each in settings for group in beside[each]])),
         plots=tuple(_overview(name, beside, looks)) if draw else (),
-        parts=tuple(_part(name, each, names[each], beside[each], looks, draw) for each in settings),
+        parts=tuple(_part(name, each, names[each], beside[each], looks, draw, over_time) for each in settings),
         origins=tuple(_origins(found)),
         groups=tuple(found),
     )
@@ -143,6 +146,9 @@ def _facts(found: Sequence[Group]) -> Iterator[tuple[str, str]]:
     pools = sorted({size for run in _runs(found) if (size := run.part("plan").get("pool_size"))})
     if pools:
         yield "Pool", f"{_range(pools)} backends of Postgres, in each pooler"
+    scaled = sorted({words for run in _runs(found) if (words := run.part("scaled").get("words"))})
+    if scaled:
+        yield "Scaled", "; ".join(scaled)
     yield "Sessions", _sessions(found)
     yield "Link as measured", _measured(found)
 
@@ -197,6 +203,7 @@ def _machine(made: dict[str, Any]) -> str:
         f"{made['cores']} cores" if "cores" in made else "",
         f"Linux {made['kernel']}" if "kernel" in made else "",
         f"Python {made['python']}" if "python" in made else "",
+        f"within it {made['guest']['kind']} {made['guest']['kernel']}" if "guest" in made else "",
     ]
     return ", ".join(filter(None, parts))
 
@@ -223,8 +230,17 @@ def _tick(words: str) -> str:
     return words.removeprefix("loss ").removeprefix("answers of ").replace("statement by statement", "statements")
 
 
-def _part(name: str, key: str, title: str, found: list[Group], looks: Looks, draw: bool) -> Part:
-    ruled = {rule.figure for rule in frame(name).rules}
+def _over_time(name: str, settings: int) -> Container[str] | None:
+    """Which plots over time each setting has; None for all of them. Fewer where there are many settings."""
+    if not frame(name).over_time:
+        return ("p99",)
+    return None if settings <= _MANY else ("p99", "done", "queued")
+
+
+def _part(
+    name: str, key: str, title: str, found: list[Group], looks: Looks, draw: bool, over_time: Container[str] | None
+) -> Part:
+    ruled = {rule.figure for rule in frame(name).rules} | set(frame(name).along)
     keys = [each for each in FIGURES if _is_column(each, found) and (each in ruled or each not in _ASKED_FOR)]
     judged = {group.arm: {check.head: check.words for check in checks(group)} for group in found}
     limits = list(dict.fromkeys(head for each in judged.values() for head in each))
@@ -234,7 +250,7 @@ def _part(name: str, key: str, title: str, found: list[Group], looks: Looks, dra
         anchor=f"{name}.{key}",
         heads=(*heads, *((head, "") for head in limits)),
         rows=tuple(_row(group, keys, [judged[group.arm].get(head, "") for head in limits]) for group in found),
-        plots=tuple(_drawn(f"{name}.{key}", found, looks, frame(name).over_time)) if draw else (),
+        plots=tuple(_drawn(f"{name}.{key}", found, looks, over_time)) if draw else (),
     )
 
 
@@ -262,9 +278,9 @@ def _cell(group: Group, key: str, figure: Figure | None) -> Cell:
     return Cell(number(figure.value), nearest.file, " · ".join(number(each) for each in figure.values))
 
 
-def _drawn(name: str, found: list[Group], looks: Looks, over_time: bool) -> Iterator[Plot]:
+def _drawn(name: str, found: list[Group], looks: Looks, over_time: Container[str] | None) -> Iterator[Plot]:
     for draw, kind in ((plots.ranges, "ranges"), (plots.percentiles, "percentiles"), (plots.costs, "costs")):
         plot = draw(f"{name}.{kind}", found, looks)
         if plot is not None:
             yield plot
-    yield from plots.seconds(f"{name}.seconds", found, looks, None if over_time else ("p99",))
+    yield from plots.seconds(f"{name}.seconds", found, looks, over_time)

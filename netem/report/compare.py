@@ -10,6 +10,7 @@ The rules, in their order:
    that comes out otherwise. Who publishes the first has to publish the second beside it.
 5. Latencies are those of answers. Of two arms whose errors differ by more than `ERRORS` points, the one with more of
    them is not called better in latency or throughput, nor alike: the two are not compared.
+6. Nor are arms under different loads or kinds of link, such as a short run beside those of a full one.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Comparison:
 def compare(figure: str, ours: Group, theirs: Group) -> Comparison | None:
     """None where one of them lacks the figure, or they cannot be compared in it."""
     mine, other = of_group(ours).get(figure), of_group(theirs).get(figure)
-    if mine is None or other is None:
+    if mine is None or other is None or ours.runs[0].terms != theirs.runs[0].terms:
         return None
     verdict = _verdict(figure, mine, other)
     if figure.endswith("_ms") or figure == "per_second":

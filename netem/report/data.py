@@ -52,6 +52,11 @@ class Stored:
         """The arm's part of the plan."""
         return self.part("plan", "arm")
 
+    @property
+    def terms(self) -> str:
+        """What runs share that can be held against each other: the kind of link, the load, and how both were scaled."""
+        return json.dumps([self.part("link").get("kind"), self.part("plan", "load"), self.part("scaled").get("share")])
+
     def part(self, *names: str) -> dict[str, Any]:
         """What is stored under these names, one within the other; empty where nothing is."""
         found: dict[str, Any] = self.data
@@ -132,8 +137,17 @@ def _check(run: Stored) -> None:
 
 
 def groups(stored: Sequence[Stored]) -> list[Group]:
-    """Repetitions put together, in the order of scenario, setting and arm."""
+    """Repetitions put together, in the order of scenario, setting and arm.
+
+    Raises :class:`LabError` for repetitions that are none: one that was shorter, or over another kind of link.
+    """
     together: dict[tuple[str, str, str], list[Stored]] = {}
     for run in stored:
-        together.setdefault((run.scenario, run.setting, run.arm), []).append(run)
+        beside = together.setdefault((run.scenario, run.setting, run.arm), [])
+        if beside and beside[0].terms != run.terms:
+            raise LabError(
+                f"{beside[0].file} and {run.file} are no repetitions of one another: their loads or links differ, as "
+                "those of a --quick run do; run the scenario again, in full, or delete those of one kind"
+            )
+        beside.append(run)
     return [Group(tuple(sorted(together[key], key=lambda run: run.repetition))) for key in sorted(together)]

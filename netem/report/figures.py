@@ -68,10 +68,15 @@ FIGURES: dict[str, Meaning] = {
     "client_cpu_us": Meaning("client CPU", "the client's CPU for each answer", "µs"),
     "pooler_cpu_us": Meaning("pooler CPU", "the pooler's CPU for each answer", "µs"),
     "postgres_cpu_us": Meaning("Postgres CPU", "Postgres' CPU for each answer", "µs"),
+    "client_cpu_percent": Meaning("client", "the client's share of a core", "%"),
+    "pooler_cpu_percent": Meaning("pooler", "the pooler's share of a core", "%"),
+    "postgres_cpu_percent": Meaning("Postgres", "what Postgres takes of a core, all its processes together", "%"),
+    "link_cpu_percent": Meaning("link", "the emulated link's share of a core", "%"),
     "client_rss_mb": Meaning("client", "the client's memory", "MB"),
     "pooler_rss_mb": Meaning("pooler", "the pooler's memory", "MB"),
     "bulk_mbit_s": Meaning("bulk Mbit/s", "throughput of the large transfer", "Mbit/s", lower=False),
     "competing_mbit_s": Meaning("TCP beside", "what a TCP flow beside it gets", "Mbit/s", lower=False),
+    "copies_per_answer": Meaning("copies", "small frames that the client sent twice, for each answer", ""),
     "packets_per_answer": Meaning("packets", "packets on the long link for each answer", ""),
 }
 
@@ -110,6 +115,10 @@ def of_run(run: Stored) -> dict[str, float]:
         figures = {key: value for key, value in figures.items() if not key.startswith(("stalled_", "waiting_"))}
     figures.update(_answers(run, figures))
     figures.update(_processes(run, figures.get("done", 0)))
+    figures.update(_cores(run, figures))
+    copies, done = figures.get("trunk_redundancy_copies"), figures.get("done")
+    if copies is not None and done:
+        figures["copies_per_answer"] = round(copies / done, 3)
     figures.update(_link(run, figures.get("done", 0)))
     return figures
 
@@ -168,6 +177,18 @@ def _processes(run: Stored, done: float) -> Iterator[tuple[str, float]]:
             yield f"{name}_cpu_us", round(max(0.0, sum(used)) / done * 1e6, 1)
         if held and name != "postgres":  # whose processes share most of what each of them counts
             yield f"{name}_rss_mb", max(held)
+
+
+def _cores(run: Stored, figures: dict[str, float]) -> Iterator[tuple[str, float]]:
+    """How much of a core each process kept busy."""
+    seconds, done = figures.get("seconds"), figures.get("done")
+    if not seconds or not done:
+        return
+    for name in ("client", "pooler", "postgres", "sidecar"):
+        if f"{name}_cpu_us" in figures:
+            yield f"{name}_cpu_percent", round(figures[f"{name}_cpu_us"] * done / seconds / 1e4, 1)
+    if (link := run.part("used", "cpu_s").get("link")) is not None:
+        yield "link_cpu_percent", round(link / seconds * 100, 1)
 
 
 def _link(run: Stored, done: float) -> Iterator[tuple[str, float]]:

@@ -158,10 +158,15 @@ FRAMES: Final[dict[str, Frame]] = {
         "Users who insert and think, as a web application has them. A connection for each request pays for its set-up "
         "each time, and straight to Postgres runs into its limit of clients; a pool does neither.",
         (
-            *_quic("p95_ms", "pgbouncer", "tcp", "direct", "direct-each", headline="pgbouncer direct-each"),
-            *_quic("p99_ms", "pgbouncer", "tcp", "direct-each"),
-            *_quic("errors_percent", "pgbouncer", "direct-each"),
-            *_quic("per_second", "pgbouncer", "direct-each"),
+            *_quic("p95_ms", "direct-each", "pgbouncer", headline="direct-each pgbouncer"),
+            *_quic("errors_percent", "direct-each", "pgbouncer-each", "pgbouncer", headline="direct-each"),
+            *_quic("p95_ms", "pgbouncer-noreset", headline="pgbouncer-noreset"),
+            *_quic("p95_ms", "direct", "tcp", "pgbouncer-each"),
+            *_quic("p99_ms", "direct-each", "pgbouncer", "pgbouncer-noreset", "tcp"),
+            Rule("p95_ms", "quic-each", "direct-each"),
+            Rule("p95_ms", "quic-each", "pgbouncer-each"),
+            Rule("p95_ms", "quic", "quic-each"),
+            *_quic("per_second", "direct-each", "pgbouncer"),
             *_quic("client_rss_mb", "pgbouncer"),
         ),
         along=("p95_ms", "p99_ms", "errors_percent"),
@@ -190,6 +195,24 @@ FRAMES: Final[dict[str, Frame]] = {
             *_quic("p99_ms", "pgbouncer"),
         ),
         along=("pooler_cpu_us", "client_cpu_us", "packets_per_answer"),
+    ),
+    "ceiling": Frame(
+        "Client, gateway, Postgres and link share this machine's cores; what is asked beyond what they can do queues. "
+        "Each but Postgres is one process, and that cannot use more than one core: who comes near to it is in the way.",
+        (
+            *_quic("per_second", "pgbouncer", "tcp"),
+            *_quic("p99_ms", "pgbouncer", "tcp"),
+            *_quic("pooler_cpu_percent", "pgbouncer", "tcp"),
+            *_quic("client_cpu_percent", "pgbouncer", "tcp"),
+        ),
+        along=(
+            "per_second",
+            "p99_ms",
+            "client_cpu_percent",
+            "pooler_cpu_percent",
+            "postgres_cpu_percent",
+            "link_cpu_percent",
+        ),
     ),
 }
 UNKNOWN: Final = Frame(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GROUPS", "NOT_MEASURED", "Conclusion", "Short", "grouped", "in_short", "reservations"]
 
-_MOST = 6
+_MOST = 8
 """Conclusions of a kind; the others are in the chapters."""
 NOT_MEASURED: Final = (
     (
@@ -52,7 +52,7 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """Conclusions by what they say for QUIC, the most marked first; ``besides`` is not about QUIC against TCP."""
+    """Conclusions by what they say for QUIC; ``besides`` is not about QUIC against TCP."""
 
     better: tuple[Conclusion, ...]
     same: tuple[Conclusion, ...]
@@ -60,6 +60,7 @@ class Short:
     besides: tuple[Conclusion, ...]
     unequal: tuple[Conclusion, ...]
     counts: dict[str, int]
+    caution: str
 
 
 def in_short(chapters: Sequence[Chapter]) -> Short:
@@ -77,6 +78,7 @@ def in_short(chapters: Sequence[Chapter]) -> Short:
             if finding.rule.headline and not finding.equal
         )[:2],
         counts={verdict.name.lower(): count for verdict, count in counts.items()},
+        caution=_caution(chapters),
     )
 
 
@@ -87,17 +89,18 @@ def _conclusions(chapters: Sequence[Chapter], verdict: Verdict) -> tuple[Conclus
         if not finding.of_transports or not (those := finding.those(verdict)):
             continue
         conclusion = Conclusion(chapter.name, tuple(bullet(finding, verdict, chapter.titles)), those[0].times)
-        key = (chapter.name, finding.rule)
+        # A win against each of several is worth a line each, while one that is lost to all of them is one.
+        key = (chapter.name, finding.rule if verdict is Verdict.BETTER else finding.rule.figure)
         if key not in found or found[key].times < conclusion.times:
             found[key] = conclusion
-    ordered = sorted(found.values(), key=lambda each: -each.times)
-    kept = [each for each in ordered if _place(each, ordered) < _OF_ONE]
-    return tuple(kept[:_MOST])
+    return _taken(list(found.values()))
 
 
-def _place(conclusion: Conclusion, ordered: Sequence[Conclusion]) -> int:
-    """Among those of its chapter."""
-    return [each for each in ordered if each.chapter == conclusion.chapter].index(conclusion)
+def _taken(found: list[Conclusion]) -> tuple[Conclusion, ...]:
+    """Of each chapter its first, then of each its second: rules stand in the order of their weight."""
+    places = {id(each): [other.chapter for other in found[:at]].count(each.chapter) for at, each in enumerate(found)}
+    kept = [each for turn in range(_OF_ONE) for each in found if places[id(each)] == turn][:_MOST]
+    return tuple(each for each in found if each in kept)
 
 
 def _besides(chapters: Sequence[Chapter]) -> tuple[Conclusion, ...]:
@@ -147,10 +150,14 @@ def reservations(chapters: Sequence[Chapter], scenarios: Sequence[str]) -> Itera
     quick = [chapter.name for chapter in chapters if any("--quick" in origin.command for origin in chapter.origins)]
     if quick:
         yield f"Full length: of {', '.join(quick)} there are runs with --quick, which are shorter and leave out arms."
+    if caution := _caution(chapters):
+        yield caution
+
+
+def _caution(chapters: Sequence[Chapter]) -> str:
     busy = sum(_busy(chapter) for chapter in chapters)
-    if busy:
-        runs = sum(len(group.runs) for chapter in chapters for group in chapter.groups)
-        yield f"A quiet machine: when {busy} of {runs} runs began, more was running than there are cores."
+    runs = sum(len(group.runs) for chapter in chapters for group in chapter.groups)
+    return f"A quiet machine: when {busy} of {runs} runs began, more was running than there are cores." if busy else ""
 
 
 def _busy(chapter: Chapter) -> int:

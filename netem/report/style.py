@@ -16,6 +16,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 
 import matplotlib.pyplot as plt
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from netem.report.words import KINDS, arm_label, number
@@ -41,8 +42,8 @@ COLOURS: Final = {
 """On light and on dark ground; the page knows them as variables of these names."""
 _DASHES: Final = ((), (5, 2), (1.5, 1.5), (7, 2, 1.5, 2), (3, 1), (9, 3))
 _MARKERS: Final = "osD^vP"
-_LEADER: Final = {"arrowstyle": "-", "lw": 0.5, "shrinkA": 0, "shrinkB": 1, "relpos": (0, 0.5)}
-"""From a line's end to the beginning of its label."""
+_LABEL: Final = 1.06
+"""Where labels begin, as a share of the width of what is drawn."""
 _WIDTH, _HEIGHT = 5.2, 3.1
 _RC: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
@@ -127,17 +128,27 @@ class Canvas:
         places = sorted(((transform.transform(end)[1], group.arm, group, end) for group, end in ends.items()))
         heights = _apart([each[0] for each in places], 12.5 * self.figure.dpi / 72, self.axes.bbox)
         for height, (_, _, group, end) in zip(heights, places, strict=True):
-            y = self.axes.transAxes.inverted().transform((0, height))[1]
-            self.axes.annotate(
+            inside = self.axes.transAxes.inverted()
+            x, y = inside.transform(transform.transform(end))
+            place = inside.transform((0, height))[1]
+            colour = looks.colour(group)
+            leader = Line2D(
+                [x, _LABEL - 0.01],
+                [y, place],
+                transform=self.axes.transAxes,
+                color=colour,
+                linewidth=0.5,
+                clip_on=False,
+            )
+            self.axes.add_artist(leader)
+            self.axes.text(
+                _LABEL,
+                place,
                 arm_label(group.plan),
-                xy=end,
-                xytext=(1.06, y),
-                textcoords="axes fraction",
+                transform=self.axes.transAxes,
                 va="center",
                 fontsize=9,
-                color=looks.colour(group),
-                annotation_clip=False,
-                arrowprops={**_LEADER, "color": looks.colour(group)},
+                color=colour,
             )
 
     def discard(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from helpers.stored_runs import run, store
 from netem.errors import LabError
-from netem.plan import Arm
+from netem.plan import Arm, Load
 from netem.report.chapters import chapters
 from netem.report.data import groups, read
 from netem.report.make import make
@@ -169,6 +169,12 @@ def test_what_was_not_measured_is_said(results: Path) -> None:
     text = (results / "wan" / "index.html").read_text()
     assert "Scenarios that there are, and nothing is stored of: " in text
     assert "in cpu there are arms that ran once" in text
+
+
+def test_repetitions_of_another_load_are_refused(results: Path) -> None:
+    store(results, run(QUIC, 2, load=Load(kind="ramp", rate=100, seconds=60)))
+    with pytest.raises(LabError, match=r"1\.json and .*2\.json are no repetitions"):
+        make(results)
 
 
 def test_nothing_is_stored(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from helpers.stored_runs import group, run
 from netem.errors import LabError
-from netem.plan import Arm
+from netem.plan import Arm, Load
 from netem.report.compare import Verdict, compare, refuse_contradicted, with_equal_sessions
 from netem.report.data import Group
 from netem.report.findings import find, tally
@@ -46,6 +46,12 @@ def test_of_throughput_more_is_better() -> None:
 
 def test_what_one_of_them_lacks_is_not_compared() -> None:
     assert compare("pinned_ms", group(QUIC, [1.0]), group(POOLER, [1.0])) is None
+
+
+def test_a_short_run_and_a_long_one_are_not_compared() -> None:
+    short = group(QUIC, [35.0, 35.1], load=Load(kind="fixed", rate=100, seconds=4))
+    long = group(POOLER, [90.0, 90.1], load=Load(kind="fixed", rate=100, seconds=20))
+    assert compare("p99_ms", short, long) is None
 
 
 def test_who_fails_is_not_called_quick() -> None:

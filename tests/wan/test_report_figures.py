@@ -54,6 +54,11 @@ def test_cpu_is_that_of_the_servers_which_had_a_part() -> None:
     assert "pooler_cpu_us" not in of_run(run(Arm(kind="direct", sessions=4)))
 
 
+def test_shares_of_a_core() -> None:
+    figures = of_run(run(QUIC, seconds=2.0, client_cpu_us=100_000.0))
+    assert (figures["client_cpu_percent"], figures["pooler_cpu_percent"]) == (15.0, 15.0)
+
+
 def test_slow_answers_for_each_packet_lost() -> None:
     figures = of_run(run(QUIC, latencies=[30.0] * 98 + [80.0] * 2, lost=4))
     assert figures["stalled_per_loss"] == 0.5
@@ -63,6 +68,7 @@ def test_slow_answers_for_each_packet_lost() -> None:
 def test_nested_numbers_count_and_words_and_lists_do_not() -> None:
     figures = of_run(run(QUIC, trunk={"copies_sent": 7, "name": "x"}, each=[1, 2], errors={"OSError": 3}))
     assert figures["trunk_copies_sent"] == 7
+    assert of_run(run(QUIC, trunk={"redundancy": {"copies": 6}}))["copies_per_answer"] == 2.0
     assert not [key for key in figures if key.startswith(("each", "errors_O", "trunk_name"))]
 
 
