@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -13,6 +13,8 @@ from pgtrunk_gateway.errors import GatewayError, QueryWaitTimeout, ShuttingDown
 from pgtrunk_gateway.pool.waiting import Waiting
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pgtrunk_gateway.pool.pool import Pool
 
 
@@ -160,3 +162,19 @@ async def test_nobody_who_is_served_in_time_touches_the_reserve(monkeypatch: pyt
     await asyncio.sleep(0.1)
     assert server.begun == 1
     await server.pool.close(ShuttingDown())
+
+
+async def test_a_moment_that_is_all_but_here_keeps_nobody_from_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvloop hands out a plain handle then, which cannot say when it will call: it does so at once."""
+    loop, queue = asyncio.get_running_loop(), Queue()
+    call_at = loop.call_at
+
+    def call(when: float, callback: Callable[..., object], *args: object, **options: Any) -> asyncio.Handle:
+        ours = getattr(callback, "__self__", None) is queue
+        return loop.call_soon(callback) if ours else call_at(when, callback, *args, **options)
+
+    monkeypatch.setattr(loop, "call_at", call)
+    later, sooner = queue.add(0.002), queue.add(0.001)
+    await until(lambda: later.refused is not None)
+    assert isinstance(sooner.refused, QueryWaitTimeout)
+    assert not queue.holders

@@ -47,6 +47,8 @@ class Waiting:
         self._overdue = overdue
         self._soonest = _NEVER
         self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = _NEVER
+        """Kept here, since uvloop's handle of a time that has come, or all but, cannot say when that is."""
         self._stopped_at = 0.0
         self._loop = asyncio.get_running_loop()
 
@@ -79,7 +81,7 @@ class Waiting:
         deadline = now + timeout if timeout else _NEVER
         self.holders[holder] = Waiter(now, deadline)
         first = min(deadline, now + self._soonest)
-        if first < _NEVER and not self._stopped_at and (self._timer is None or first < self._timer.when()):
+        if first < self._rings_at and not self._stopped_at:
             self._ring_at(first)
 
     # -- time ----------------------------------------------------------------------------------------------------------
@@ -113,9 +115,11 @@ class Waiting:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._rings_at = _NEVER
 
     def _ring_at(self, at: float) -> None:
         self._cancel()
+        self._rings_at = at
         self._timer = self._loop.call_at(at, self._ring)
 
     def _ring(self) -> None:
