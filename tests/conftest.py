@@ -16,6 +16,7 @@ import pytest
 
 from helpers.postgres import database, postgres
 from helpers.site import site
+from helpers.time_limit import TimeLimit
 from helpers.turns import Hall, Turns
 
 __all__ = ["database", "postgres", "site"]
@@ -43,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(TimeLimit())
     if os.environ.get("CI") == "true":
         config.pluginmanager.register(SkipsFail())
     workerinput = getattr(config, "workerinput", None)
