@@ -10,14 +10,17 @@ from pgtrunk.quic.redundancy import (
     AVERAGED,
     DELTA,
     HOLD,
+    LEAST_SAMPLES,
     MIN_GAP,
     MOST_LOSS,
+    STALE,
+    STANDING,
     PathMemory,
     Paths,
     RedundancyFigures,
     Turn,
+    is_slow,
     pays,
-    stands,
     turn_of,
 )
 
@@ -67,8 +70,46 @@ def test_short_paths_and_unknown_ones_get_no_copies(rtt_min: float, does: bool) 
 
 
 @pytest.mark.parametrize(("rtt", "does"), [(0.03, False), (0.0424, False), (0.0426, True), (0.2, True)])
-def test_what_a_standing_queue_is(rtt: float, does: bool) -> None:
-    assert stands(rtt, RTT) is does
+def test_what_a_slow_round_trip_is(rtt: float, does: bool) -> None:
+    assert is_slow(rtt, RTT) is does
+
+
+def slow(path: PathMemory, now: float, seconds: float = 2 * STANDING, samples: int = 20) -> float:
+    """A queue stands from ``now`` on; return when the last packet came out of it."""
+    for each in range(samples):
+        path.sample(now + seconds * each / (samples - 1), 1.0, RTT)
+    return now + seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "samples", "does"),
+    [
+        (STANDING * 0.9, 100, False),
+        (STANDING, LEAST_SAMPLES - 1, False),
+        (STANDING, LEAST_SAMPLES, True),
+        (STANDING * 5, 100, True),
+    ],
+)
+def test_a_queue_stands_when_all_round_trips_of_some_time_were_slow(seconds: float, samples: int, does: bool) -> None:
+    path = PathMemory()
+    now = slow(path, 0.0, seconds, samples)
+    assert path.queue_stands is does
+    path.sample(now, RTT, RTT)
+    assert not path.queue_stands
+
+
+def test_acknowledgements_that_are_late_now_and_then_are_no_queue() -> None:
+    path = PathMemory()
+    for each in range(1000):
+        path.sample(each / 500, RTT if each % 20 == 0 else 1.0, RTT)
+        assert not path.queue_stands
+
+
+def test_slow_round_trips_with_nothing_in_between_do_not_add_up() -> None:
+    path = PathMemory()
+    for each in range(20):
+        path.sample(each * STALE * 1.1, 1.0, RTT)
+    assert not path.queue_stands
 
 
 def test_a_loss_makes_all_connections_of_a_path_repeat_for_a_while() -> None:
@@ -129,45 +170,47 @@ def test_the_average_of_losses_settles_at_their_share() -> None:
     assert path.loss == pytest.approx(0.05, rel=0.1)
 
 
-GUARD = [
-    # share of losses, smoothed round trip time, whether that is congestion
-    (0.0, RTT, False),
-    (MOST_LOSS * 0.9, RTT, False),
-    (MOST_LOSS * 1.1, RTT, True),
-    (0.0, 0.042, False),
-    (0.0, 0.043, True),
-    (MOST_LOSS * 1.1, 0.043, True),
-]
-
-
-@pytest.mark.parametrize(("share", "rtt", "is_congestion"), GUARD)
-def test_what_the_guard_takes_for_congestion(share: float, rtt: float, is_congestion: bool) -> None:
+@pytest.mark.parametrize("lossy", [False, True])
+@pytest.mark.parametrize("queue", [False, True])
+def test_what_the_guard_takes_for_congestion(lossy: bool, queue: bool) -> None:
     path = PathMemory()
-    path.lost(0.0, int(share * AVERAGED))
-    assert path.is_congested(0.0, rtt, RTT) is is_congestion
+    path.lost(0.0, int(MOST_LOSS * AVERAGED * (1.1 if lossy else 0.9)))
+    now = slow(path, 0.0) if queue else 0.0
+    assert path.is_congested(now) is (lossy or queue)
 
 
 def test_the_guard_pauses_longer_each_time() -> None:
     path, now, pauses = PathMemory(), 100.0, []
     for _ in range(6):
-        assert path.is_congested(now, 1.0, RTT)
-        start = now
-        while path.is_congested(now, RTT, RTT):
+        start = now = slow(path, now)
+        assert path.is_congested(now)
+        path.sample(now, RTT, RTT)
+        while path.is_congested(now):
             now += 0.25
         pauses.append(now - start)
-    assert pauses == [5, 10, 20, 40, 60, 60]
-    now += 60
-    assert path.is_congested(now, 1.0, RTT)
-    assert path.is_congested(now + 4.9, RTT, RTT)
-    assert not path.is_congested(now + 5.1, RTT, RTT)
+    assert pauses == pytest.approx([5, 10, 20, 40, 60, 60], abs=0.3)
+    now = slow(path, now + 61)
+    assert path.is_congested(now)
+    path.sample(now, RTT, RTT)
+    assert path.is_congested(now + 4.9)
+    assert not path.is_congested(now + 5.1)
 
 
 def test_a_pause_counts_from_the_end_of_the_congestion() -> None:
     path = PathMemory()
     for tenth in range(200):
-        assert path.is_congested(tenth / 10, 1.0, RTT)
-    assert path.is_congested(19.9 + 4.9, RTT, RTT)
-    assert not path.is_congested(19.9 + 5.1, RTT, RTT)
+        path.sample(tenth / 10, 1.0, RTT)
+        assert path.is_congested(tenth / 10) is (tenth >= LEAST_SAMPLES - 1)
+    path.sample(19.9, RTT, RTT)
+    assert path.is_congested(19.9 + 4.9)
+    assert not path.is_congested(19.9 + 5.1)
+
+
+def test_copies_begin_with_few_messages() -> None:
+    path = PathMemory()
+    path.lost(50.0, 1)
+    shares = [sum(path.admits(50.0 + half / 2) for _ in range(80)) / 80 for half in range(5)]
+    assert shares == pytest.approx([1 / 8, 1 / 4, 1 / 2, 1, 1], abs=0.03)
 
 
 def test_paths_are_told_apart_by_their_address() -> None:

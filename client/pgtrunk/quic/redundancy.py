@@ -6,11 +6,11 @@ leaves once more, in a new packet like any other (tail.py). This file knows no p
 
 Rule 1: copies are sent for ``HOLD`` seconds after a loss on the path, seen by any connection with that address. Where
         nothing is lost nothing is added; the first loss after a clean time is not protected.
-Rule 2: the guard. While a queue stands (the smoothed round trip time is above 1.25 times the least and 5 ms), or more
-        than ``MOST_LOSS`` of the packets are lost, losses are taken for congestion: no copies until that has been over
-        for 5 seconds, 10 if it comes again within a minute, and so on up to 60. After a clean time and after each
-        pause copies begin with one message in eight and double every half second, so that a path which cannot carry
-        them shows it by a small queue.
+Rule 2: the guard. While a queue stands (all round trips of a tenth of a second took more than 1.25 times the least
+        and 5 ms), or more than ``MOST_LOSS`` of the packets are lost, losses are taken for congestion: no copies until
+        that has been over for 5 seconds, 10 if it comes again within a minute, and so on up to 60. After a clean time
+        and after each pause copies begin with one message in eight and double every half second, so that a path which
+        cannot carry them shows it by a small queue.
 Rule 3: no copies where the acknowledgement comes as soon as the copy would: the least round trip time is below three
         times ``DELTA``.
 Rule 4: no copies in the second half of the congestion window.
@@ -33,7 +33,7 @@ from enum import Enum, auto
 from math import inf, log2
 from typing import Literal, Protocol
 
-__all__ = ["PathMemory", "Paths", "Redundancy", "RedundancyFigures", "Turn", "pays", "stands", "turn_of"]
+__all__ = ["PathMemory", "Paths", "Redundancy", "RedundancyFigures", "Turn", "is_slow", "pays", "turn_of"]
 
 Redundancy = Literal["auto", "off"]
 """auto: by the rules above; off: nothing is sent twice but what was lost."""
@@ -59,8 +59,15 @@ FLOOR_DATAGRAMS = 16
 RFC 9002 recommends there is no room for a copy, and one busy connection at 1 % loss collapses."""
 
 MOST_LOSS = 0.08
-AVERAGED = 1024
+AVERAGED = 512
 """Packets over which the share of lost ones is averaged: bursts of three at 3 % are no congestion yet."""
+
+STANDING, LEAST_SAMPLES = 0.1, 4
+"""Seconds, and round trips measured in them, that must all have been slow. A smoothed round trip time would not do: on
+a busy machine half of all acknowledgements come late, and no queue is the reason."""
+
+STALE = 1.0
+"""Seconds without a sample after which slow round trips are forgotten."""
 
 LEAST_PAUSE, MOST_PAUSE = 5.0, 60.0
 """Seconds without copies after the guard has spoken, at first and at most."""
@@ -126,8 +133,8 @@ def pays(rtt_min: float) -> bool:
     return 3 * DELTA <= rtt_min < inf
 
 
-def stands(rtt: float, rtt_min: float) -> bool:
-    """Whether a queue stands on the path, by the smoothed and the least round trip time in seconds."""
+def is_slow(rtt: float, rtt_min: float) -> bool:
+    """Whether a packet may have waited in a queue, by its round trip time and the connection's least, in seconds."""
     return rtt > 1.25 * rtt_min + 0.005
 
 
@@ -145,6 +152,8 @@ class PathMemory:
         self._off_until = -inf
         self._pause = 0.0
         self._begun = -inf
+        self._slow = 0
+        self._slow_since = self._sampled_at = -inf
         self._due = 0.0
         self._gone = RedundancyFigures()
 
@@ -184,6 +193,7 @@ class PathMemory:
         if now >= self._hot_until:
             self._loss = 0.0
             self._begun = now
+            self._slow = 0
             for member in self._listening:
                 member.repeats = True
         self._hot_until = now + HOLD
@@ -193,9 +203,24 @@ class PathMemory:
         """Some connection has sent a packet, in a time with losses."""
         self._loss -= self._loss / AVERAGED
 
-    def is_congested(self, now: float, rtt: float, rtt_min: float) -> bool:
-        """Rule 2, by the round trip times of the connection that asks."""
-        if self._loss > MOST_LOSS or stands(rtt, rtt_min):
+    def sample(self, now: float, rtt: float, rtt_min: float) -> None:
+        """Some connection has measured a round trip, in a time with losses."""
+        if not is_slow(rtt, rtt_min):
+            self._slow = 0
+        elif not self._slow or now - self._sampled_at > STALE:
+            self._slow, self._slow_since = 1, now
+        else:
+            self._slow += 1
+        self._sampled_at = now
+
+    @property
+    def queue_stands(self) -> bool:
+        """Whether all round trips were slow for long enough."""
+        return self._slow >= LEAST_SAMPLES and self._sampled_at - self._slow_since >= STANDING
+
+    def is_congested(self, now: float) -> bool:
+        """Rule 2."""
+        if self._loss > MOST_LOSS or self.queue_stands:
             if now >= self._off_until:
                 comes_again = now - self._off_until < MOST_PAUSE
                 self._pause = min(2 * self._pause, MOST_PAUSE) if comes_again else LEAST_PAUSE

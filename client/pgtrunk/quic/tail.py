@@ -65,6 +65,7 @@ class Repeating(Acknowledging):
         self._originals: deque[Original] = deque()
         self._copy_at: float | None = None
         self._suspects: list[int] = []
+        self._rtt_told = 0.0
         self.use_path(self.path, 0.0)
 
     def use_path(self, path: PathMemory, now: float) -> None:
@@ -98,7 +99,10 @@ class Repeating(Acknowledging):
         loss = self._loss
         if not self._handshake_confirmed or not pays(loss._rtt_min):
             return
-        is_congested = self.path.is_congested(now, loss._rtt_smoothed, loss._rtt_min)
+        if loss._rtt_latest != self._rtt_told:
+            self._rtt_told = loss._rtt_latest
+            self.path.sample(now, loss._rtt_latest, loss._rtt_min)
+        is_congested = self.path.is_congested(now)
         sent, delivered = self._app_space.sent_packets, self._on_data_delivered
         for number in range(first, self._packet_number):
             packet = sent.get(number)
@@ -151,7 +155,7 @@ class Repeating(Acknowledging):
         stream, loss = original.stream, self._loss
         if not stream.sender.is_open(original.start, original.stop, original.fin):
             return False
-        if self.path.is_congested(now, loss._rtt_smoothed, loss._rtt_min):
+        if self.path.is_congested(now):
             self._repeated.suppressed_guard += 1
             return False
         waiting = sum(stop - start + FRAME_COST for each in self._ready for start, stop in each.sender._lost)
@@ -206,10 +210,9 @@ class Repeating(Acknowledging):
 
     def least_window(self, now: float) -> int:
         """Datagrams under which the window need not go now."""
-        loss = self._loss
-        if self.limits.redundancy == "off" or not pays(loss._rtt_min):
+        if self.limits.redundancy == "off" or not pays(self._loss._rtt_min):
             return 0
-        return 0 if self.path.is_congested(now, loss._rtt_smoothed, loss._rtt_min) else FLOOR_DATAGRAMS
+        return 0 if self.path.is_congested(now) else FLOOR_DATAGRAMS
 
     def packets_expired(self, packets: Iterable[QuicSentPacket]) -> None:
         """A probe timeout has given these up. They may be late and no more, as on a busy machine: the next
