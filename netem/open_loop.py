@@ -26,7 +26,8 @@ class OpenLoop(Loop):
     def __init__(self, run: Run, asks: list[Ask]) -> None:
         super().__init__(run, asks)
         self._queue: deque[float] = deque()
-        self._idle: list[asyncio.Future[float]] = []
+        self._idle: deque[asyncio.Future[float]] = deque()
+        self._next = self._idle.popleft if run.load.turns else self._idle.pop
         self._over = False
         # Ahead of the start: at its top, a ramp has no time for square roots.
         self._moments = array("d", map(partial(schedule.moment, run.load), range(schedule.total(run.load))))
@@ -62,7 +63,7 @@ class OpenLoop(Loop):
     def _put(self, intended: float) -> None:
         self.asked += 1
         while self._idle:
-            idle = self._idle.pop()
+            idle = self._next()
             if not idle.done():
                 idle.set_result(intended)
                 return

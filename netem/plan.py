@@ -99,6 +99,9 @@ class Load:
     rate: float = 0.0
     step: float = 0.0
     """ramp: asked at each step of so many seconds, at the rate of then, rounded down to whole queries; 0: evenly."""
+    turns: bool = False
+    """Open loops: of the free sessions the one asks that has been free for longest, so all are used evenly. Otherwise
+    the one that was used last, as pools do it: then a trunk's later connections are used alone."""
     think: tuple[float, float] = (0.0, 0.0)
     """Between these, evenly."""
     size: int = 0
