@@ -108,7 +108,7 @@ def _status(_arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     spec = LinkSpec.parse(arguments.wan)
     if arguments.link == "uml":
-        _print(uml.check(spec))
+        _print(*uml.check(spec))
         return 0
     with Lab(spec, arguments.link) as lab:
         report = measure(lab)

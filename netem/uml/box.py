@@ -65,11 +65,12 @@ class Box:
         paths = [path for value in self._environment.values() for path in value.split(os.pathsep)]
         needed = [self._python, self._python.resolve(), self._project, *map(Path, paths)]
         place = vacant([each for each in needed if each.is_absolute()], _existing())
+        cpus = sorted(os.sched_getaffinity(0))
         is_larger = xstate.is_larger(Path("/proc/cpuinfo").read_text())
         argv = box_argv(
             place,
             kernel_arguments(program, place),
-            cpu=max(os.sched_getaffinity(0)),
+            cpu=cpus[os.getpid() % len(cpus)],  # not the same for all who have a guest
             preload=f"{place}/xstate.so" if is_larger else None,
         )
         self._open(argv, place)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,11 +48,16 @@ class Guest:
         load(_MODULES)
         match order.verb:
             case "check":
-                with Lab(LinkSpec.from_json(order.spec), "tc") as lab:
-                    self.say(Up(platform.release()))
-                    self.say(Checked(measure(lab)))
+                self._check([LinkSpec.from_json(spec) for spec in order.specs])
             case "run":
                 self._run(order)
+
+    def _check(self, specs: Sequence[LinkSpec]) -> None:
+        with Lab(link="tc") as lab:
+            self.say(Up(platform.release()))
+            for spec in specs:
+                lab.configure(spec)
+                self.say(Checked(measure(lab)))
 
     def _run(self, order: Order) -> None:
         whole = Scenario.load(order.scenario, quick=order.quick)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import Any, Literal
 
@@ -23,8 +23,8 @@ class Order:
     """What the program in the guest does: ``check`` measures a link, ``run`` runs a scenario."""
 
     verb: Literal["check", "run"]
-    spec: dict[str, Any] = field(default_factory=dict)
-    """check: the long link, as a `LinkSpec` has itself as JSON."""
+    specs: tuple[dict[str, Any], ...] = ()
+    """check: the long links, one after the other, as a `LinkSpec` has itself as JSON."""
     scenario: str = ""
     quick: bool = False
     share: float = 1.0
@@ -40,7 +40,7 @@ class Order:
     @classmethod
     def from_json(cls, text: str) -> Order:
         data = json.loads(text)
-        return cls(**{**data, "without": tuple(data["without"])})
+        return cls(**{**data, "specs": tuple(data["specs"]), "without": tuple(data["without"])})
 
 
 BOX_SCRIPT = """\
