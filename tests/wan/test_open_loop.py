@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from netem import loop as loops
 from netem.open_loop import OpenLoop
 from netem.plan import Arm, Load, Run, Workload
-from netem.workloads import Ask
+
+if TYPE_CHECKING:
+    from netem.workloads import Ask
 
 RUN = Run(
     arm=Arm(kind="direct", sessions=4),
