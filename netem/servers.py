@@ -6,7 +6,6 @@ Each is started when an arm first needs it, and stays for the scenario: one that
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from netem import pgbouncer
 from netem.errors import LabError
 from netem.hosts import end
 from netem.topology import ADDRESSES, LAN_DEVICE, WAN_DEVICE, Host
@@ -163,7 +163,7 @@ class Servers:
 
     def _pgbouncer(self, arm: Arm) -> int:
         def argv(port: int) -> Sequence[str]:
-            program = os.environ.get("PGBOUNCER") or shutil.which("pgbouncer", path=f"{os.defpath}:/usr/sbin")
+            program = pgbouncer.program()
             if program is None:
                 raise LabError("PgBouncer is not here: apt-get install pgbouncer, or PGBOUNCER=/path/to/pgbouncer")
             extra = (
