@@ -133,6 +133,17 @@ async def test_by_execute(wire: Wire, table: str, migrate: Callable[[], None]) -
     assert rows(await told(session, query(b"execute s"))) == ["DataRow 1, x"]
 
 
+async def test_what_has_been_answered_is_not_asked_again(
+    wire: Wire, table: str, migrate: Callable[[], None], site: Site
+) -> None:
+    session = await wire.log_in()
+    await told(session, query(f"prepare s as select * from {table}; execute s".encode()))
+    migrate()
+    answer = await told(session, query(f"insert into {table} values (2); execute s".encode()))
+    assert answer == ["CommandComplete INSERT 0 1", STALE, READY]
+    assert rows(await told(session, query(b"execute s"))) == ["DataRow 1, x"]
+
+
 async def test_asyncpg(connect: Connect, table: str, migrate: Callable[[], None]) -> None:
     session, text = await connect(), f"SELECT * FROM {table}"
     assert await session.fetchrow(text) == (1,)

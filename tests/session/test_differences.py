@@ -49,6 +49,21 @@ DIFFERENCES: dict[str, tuple[list[bytes], list[str], list[str]]] = {
         ['ErrorResponse ERROR 42601 syntax error at or near "selec"', READY, "ParseComplete", READY],
         ['ErrorResponse ERROR 42601 syntax error at or near "selec"', READY] * 2,
     ),
+    # The same: the text is known, by that backend too.
+    "a statement that is used in a pipeline in which its Parse was skipped": (
+        [
+            parse(b"a", ONE) + SYNC,
+            run(b"a", b"1") + SYNC,
+            run(b"no") + parse(b"b", ONE) + SYNC + run(b"b", b"1") + SYNC,
+        ],
+        [
+            'ErrorResponse ERROR 26000 prepared statement "no" does not exist',
+            READY,
+            'ErrorResponse ERROR 26000 prepared statement "b" does not exist',
+            READY,
+        ],
+        ['ErrorResponse ERROR 26000 prepared statement "no" does not exist', READY, *ROW, READY],
+    ),
     # The same: by then it has been closed, or parsed, as if nothing had failed.
     "a name closed behind a failure in a pipeline": (
         [

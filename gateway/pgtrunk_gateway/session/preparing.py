@@ -105,7 +105,9 @@ class Preparing(Names):
             # Whether it is there or not, Close does no harm.
             self._owe(owed.HIDDEN_CLOSE)
             self._cut(data, pos, client.close_statement(statement.name))
-        prepared.expect(statement, batch, injected=not name)
+        # If it fails, that is no reason for what another name of the client's means to fail with it.
+        alone = bool(name) and not any(one is statement and name != other for other, one in self.statements.items())
+        prepared.expect(statement, batch, injected=not alone)
         self._make_room(data, pos, replies)
         entry = Parsing(name, before, statement, batch, unsure=unsure)
         self._owe(entry)

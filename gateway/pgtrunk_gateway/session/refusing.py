@@ -6,11 +6,11 @@ The lower half of :class:`~pgtrunk_gateway.session.replies.Replies`, whose rules
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pgtrunk_gateway.session import owed as entries
 from pgtrunk_gateway.session.noting import Noting
-from pgtrunk_gateway.session.owed import Closing, Naming, Owed, Parsing
+from pgtrunk_gateway.session.owed import Again, Closing, Naming, Owed, Parsing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.session.asker import Asker
     from pgtrunk_gateway.session.statements import Prepared
 
-__all__ = ["Refusing"]
+__all__ = ["IDLE", "Refusing"]
+
+IDLE: Final = ord("I")
+_READIES: Final = b"Z\0\0\0\x05"
+"""ReadyForQuery, but for its status."""
 
 
 class Refusing(Noting):
     """The queue, and what an error does to it."""
 
-    __slots__ = ("asker", "prepared", "queue", "skipping")
+    __slots__ = ("asker", "batch", "last", "left", "passed", "prepared", "queue", "skipping", "status")
 
     def __init__(self, prepared: Prepared, parameters: dict[str, str]) -> None:
         super().__init__(parameters)
@@ -34,6 +38,48 @@ class Refusing(Noting):
         """Whose requests are in the queue."""
         self.skipping = False
         """The backend skips all that is sent, up to the Sync that has not been sent yet."""
+        self.status = IDLE
+        """Of the last ReadyForQuery: I, T or E."""
+        self.batch = 1
+        """Number of the batch that is being sent; see :class:`~pgtrunk_gateway.session.statements.Prepared`."""
+        self.last = b""
+        """The last request as the client sent it, where it may be asked again, as a whole."""
+        self.left = 0
+        """How many entries it left, but for those at once given; where it is no BATCH."""
+        self.passed = 0
+        """The batch that was the last to be sent when a chunk came to which more will come."""
+
+    # -- a stale plan --------------------------------------------------------------------------------------------------
+
+    def _is_first(self, head: Owed, data: bytes, start: int) -> bool:
+        """Whether the message at ``start`` is the first that the client gets for the last request.
+
+        A stale plan may be one in a function, which shows when rows have been sent.
+        """
+        if head is entries.DESCRIBE:
+            return True
+        return self.passed != self.batch and (not start or data.endswith(_READIES, 0, start - 1))
+
+    def _stale(self, head: Owed, error: bytes, is_first: bool) -> bool:
+        """The columns of a statement are not what they were -> whether it is asked again, with a new plan.
+
+        Which statement it is does not matter: all of the session's are parsed again when they are used.
+        """
+        asker = self.asker
+        assert asker is not None
+        for statement in asker.retire():
+            self.prepared.suspect(statement)
+        queue = self.queue
+        untouched = len(queue) == (1 if head is entries.BATCH else self.left)
+        if not (self.last and untouched and is_first and self.status == IDLE and asker.may_repeat(head, self.last)):
+            return False
+        if not head.ready:
+            self._refuse(lambda owed: owed.ready, taken=False)
+        if len(queue) == 1:
+            queue[0] = Again(asker.in_own_names(error))
+        return len(queue) == 1
+
+    # -- what is skipped -----------------------------------------------------------------------------------------------
 
     def _skip_to_sync(self, *, taken: bool) -> None:
         self._refuse(lambda owed: owed.syncs, taken=taken)

@@ -28,17 +28,15 @@ from typing import TYPE_CHECKING, Final
 from pgtrunk_gateway.session import owed as entries
 from pgtrunk_gateway.session.noting import DISCARDED
 from pgtrunk_gateway.session.owed import Again, Applying, Closing, Naming, Owed, Parsing
-from pgtrunk_gateway.session.refusing import Refusing
+from pgtrunk_gateway.session.refusing import IDLE, Refusing
 
 if TYPE_CHECKING:
-    from pgtrunk_gateway.session.asker import Asker
     from pgtrunk_gateway.session.statements import Prepared, Statement
 
 __all__ = ["IDLE", "Replies"]
 
 _HEAD = Struct("!BI").unpack_from
 """As in :mod:`pgtrunk.wire.framing`, but no length, however wrong, leads backwards."""
-IDLE: Final = ord("I")
 _READY: Final = ord("Z")
 _COMPLETE: Final = ord("C")
 _ERROR: Final = ord("E")
@@ -68,13 +66,9 @@ class Replies(Refusing):
 
     __slots__ = (
         "_parsed",
-        "batch",
         "copying",
         "fatal",
-        "last",
-        "left",
         "notifies",
-        "status",
         "unnamed",
         "unnamed_batch",
     )
@@ -86,18 +80,10 @@ class Replies(Refusing):
         self.unnamed: Statement | None = None
         """The unnamed statement that the backend has, or will have after batch ``unnamed_batch``; None: not known."""
         self.unnamed_batch = 0
-        self.status = IDLE
-        """Of the last ReadyForQuery: I, T or E."""
-        self.batch = 1
-        """Number of the batch that is being sent; see :class:`Prepared`."""
         self.copying = False
         """COPY FROM STDIN runs, and its end has not been sent."""
         self.notifies = False
         """The session keeps this backend: a notification is for it, since nobody else can have listened."""
-        self.last = b""
-        """The last request as the client sent it, where it may be asked again, as a whole."""
-        self.left = 0
-        """How many entries it left, but for those at once given; where it is no BATCH."""
         self.fatal: bytes | None = None
         """Body of the ErrorResponse with which the backend goes away."""
 
@@ -189,6 +175,8 @@ class Replies(Refusing):
                 self._message(kind, data, pos, end)
             plain = bool(queue) and queue[0].plain
             pos = end
+        if queue:
+            self.passed = self.batch
         if pos == size and not self._cut and not self._out:
             return data
         return self._rest(data, pos, size)
@@ -347,7 +335,8 @@ class Replies(Refusing):
         if head is entries.TOLD:
             self._emit(data, start, end)
             return
-        if _STALE_PLAN in message and self.asker is not None and self._stale(head, message, self.asker):
+        stale = _STALE_PLAN in message and self.asker is not None
+        if stale and self._stale(head, message, self._is_first(head, data, start)):
             self._emit(data, start, end)
             return
         self._translate(message, data, start, end)
@@ -357,23 +346,6 @@ class Replies(Refusing):
             self._skip_to_sync(taken=_TAKEN in message)
         if self.queue and self.queue[0] is entries.HIDDEN_SYNC:
             self.failed_unpinned = self.noted = True
-
-    def _stale(self, head: Owed, error: bytes, asker: Asker) -> bool:
-        """The columns of a statement are not what they were -> whether it is asked again, with a new plan.
-
-        Which statement it is does not matter: all of the session's are parsed again when they are used.
-        """
-        for statement in asker.retire():
-            self.prepared.suspect(statement)
-        queue = self.queue
-        untouched = len(queue) == (1 if head is entries.BATCH else self.left)
-        if not (self.last and untouched and self.status == IDLE and asker.may_repeat(head, self.last)):
-            return False
-        if not head.ready:
-            self._refuse(lambda owed: owed.ready, taken=False)
-        if len(queue) == 1:
-            queue[0] = Again(asker.in_own_names(error))
-        return len(queue) == 1
 
     def _translate(self, message: bytes, data: bytes, start: int, end: int) -> None:
         if self.asker is not None and b'"~' in message:

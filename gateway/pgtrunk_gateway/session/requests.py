@@ -56,7 +56,7 @@ class BrokenRequest(ProtocolViolation):
 class Requests(Commanding):
     """The request side of one session."""
 
-    __slots__ = ("_described", "_only_prepares", "_queried", "keeps", "terminated", "unfinished", "unpinned")
+    __slots__ = ("_behind", "_described", "_only_prepares", "_queried", "keeps", "terminated", "unfinished", "unpinned")
 
     def __init__(self, catalogue: Catalogue, *, tracked: bool = True) -> None:
         """``tracked``: named statements follow the session; otherwise they are sent as they are."""
@@ -72,6 +72,8 @@ class Requests(Commanding):
         self._only_prepares = True
         self._described: set[bytes] = set()
         """The client's names of statements whose columns it has been told."""
+        self._behind = False
+        """What was sent before has not been answered yet."""
         self._queried = False
         """A query was sent inside a batch whose Sync is still to come."""
 
@@ -154,7 +156,8 @@ class Requests(Commanding):
         """As an `Asker` has it: where the request itself tells of the columns, or none has."""
         if head is owed.BATCH:
             return describes(request) or request[6 : request.index(0, 6)] not in self._described
-        return head.ready or head.simple or head is owed.DESCRIBE
+        # Of several commands, some may have been answered.
+        return head is owed.DESCRIBE or ((head.ready or head.simple) and request.find(59, 5, -2) < 0)
 
     def again(self, replies: Replies) -> bytes:
         """The last request, once more -> the bytes for the backend. What it parses has been answered."""
@@ -182,6 +185,7 @@ class Requests(Commanding):
         self._plain = not self.open
         # Whatever is under way may begin a transaction, but for our own setting of parameters.
         alone = not queue or (len(queue) == 1 and isinstance(queue[0], owed.Applying))
+        self._behind = not alone
         self._only_prepares = alone and not self.open and replies.status == _IDLE and not self.keeps
 
     def _end(self, data: bytes, upto: int, replies: Replies) -> bytes:
@@ -228,8 +232,8 @@ class Requests(Commanding):
         if replies.prepared.sure(statement, replies.batch):
             self._plain = False
             asked = b""
-            if replies.status == _FAILED:
-                # In a failed transaction only what ends it can be parsed.
+            if replies.status == _FAILED or self._behind or self._begun:
+                # In a failed transaction only what ends it can be parsed; and what is ahead in the pipeline may fail.
                 replies.unnamed = None
                 self._owe(owed.HIDDEN_PARSE)
                 asked = Statement(b"", body).parse

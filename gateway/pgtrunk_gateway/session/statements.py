@@ -106,8 +106,8 @@ class Prepared:
 
     Of each it is kept how sure that is: its ParseComplete came, or it is under way with a batch, whose number counts
     the batches of this backend; then a message of that batch can rely on it, since all is skipped if its Parse fails. A
-    later batch can where the Parse is the client's own: if it failed, so must what relies on it. It cannot rely on one
-    that we injected, of which the client knows nothing.
+    later batch can where the Parse is the client's own, by the only name that it has for it: if it failed, so must what
+    relies on it. It cannot rely on one that we injected, of which the client knows nothing.
     """
 
     __slots__ = ("_closing", "_known", "limit")
