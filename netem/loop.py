@@ -86,7 +86,7 @@ class Loop:
         telemetry = asyncio.create_task(self._report()) if report else None
         try:
             await self._schedule()
-            left = self.run.load.seconds + PATIENCE - self.now()
+            left = self.run.load.seconds + (self.run.load.patience or PATIENCE) - self.now()
             ended, _ = await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_EXCEPTION)
             for task in ended:
                 task.result()

@@ -99,6 +99,8 @@ class Load:
     rate: float = 0.0
     step: float = 0.0
     """ramp: asked at each step of so many seconds, at the rate of then, rounded down to whole queries; 0: evenly."""
+    patience: float = 0.0
+    """Seconds after its end for what is still under way; 0: a minute."""
     turns: bool = False
     """Open loops: of the free sessions the one asks that has been free for longest, so all are used evenly. Otherwise
     the one that was used last, as pools do it: then a trunk's later connections are used alone."""

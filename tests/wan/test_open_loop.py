@@ -7,9 +7,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
-
-from netem import loop as loops
 from netem.open_loop import OpenLoop
 from netem.plan import Arm, Load, Run, Workload
 
@@ -64,13 +61,11 @@ async def test_otherwise_the_one_that_was_used_last_is_used_next() -> None:
     assert len(used) == 1
 
 
-async def test_what_is_never_answered_is_counted_with_its_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "PATIENCE", 0.05)
-
+async def test_what_is_never_answered_is_counted_with_its_wait() -> None:
     async def never(_number: int) -> None:
         await asyncio.get_running_loop().create_future()
 
-    loop = OpenLoop(with_load(kind="burst", size=10), [never, never])
+    loop = OpenLoop(with_load(kind="burst", size=10, patience=0.05), [never, never])
     seconds = await loop.play(report=False)
     assert seconds >= 0.15
     assert (loop.asked, loop.done, loop.unanswered) == (10, 0, 10)
