@@ -5,6 +5,7 @@ A cell knows the run whose figure it shows; a chapter knows the commands, commit
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -227,7 +228,8 @@ def _overview(name: str, beside: dict[str, list[Group]], looks: Looks) -> Iterat
 
 
 def _tick(words: str) -> str:
-    return words.removeprefix("loss ").removeprefix("answers of ").replace("statement by statement", "statements")
+    """In lines that are short enough for several in a row."""
+    return "\n".join(textwrap.wrap(words.partition(", thinking")[0], 13))
 
 
 def _over_time(name: str, settings: int) -> Container[str] | None:

@@ -116,7 +116,7 @@ def costs(name: str, found: Sequence[Group], looks: Looks) -> Plot | None:
 
 def along(name: str, figure: str, found: Mapping[str, Sequence[Group]], looks: Looks, words: str) -> Plot | None:
     """One figure along a scenario's settings, in their order; bars are what repetitions had."""
-    canvas, lines = Canvas(name), _lines(figure, found)
+    canvas, lines = Canvas(name, below=0.62), _lines(figure, found)
     if not lines:
         return None
     ends = {}
@@ -127,7 +127,7 @@ def along(name: str, figure: str, found: Mapping[str, Sequence[Group]], looks: L
         for place, _, low, high in points:
             canvas.axes.plot([place, place], [low, high], color=looks.colour(group), linewidth=4.5, alpha=0.3)
         ends[group] = (places[-1], values[-1])
-    canvas.axes.set_xticks(range(len(found)), list(found))
+    canvas.axes.set_xticks(range(len(found)), list(found), fontsize=8.5)
     canvas.axes.set_xlim(-0.15, len(found) - 0.85)
     everything = [point[1] for points in lines.values() for point in points]
     if min(everything) > 0 and max(everything) > 4 * min(everything):

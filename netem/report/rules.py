@@ -127,6 +127,7 @@ FRAMES: Final[dict[str, Frame]] = {
             *_quic("bulk_mbit_s", "pgbouncer", "tcp", "direct", "mux", headline="pgbouncer"),
             *_COSTS,
         ),
+        along=("p99_ms", "bulk_mbit_s"),
     ),
     "bottleneck": Frame(
         "What is sent twice takes room. On a link that has none to spare it would make matters worse, so copies stop "

@@ -106,12 +106,14 @@ class Looks:
 class Canvas:
     """One plot. ``name`` is unique on the page."""
 
-    def __init__(self, name: str, *, left: float = 0.105, right: float = 0.705, height: float = _HEIGHT) -> None:
+    def __init__(
+        self, name: str, *, left: float = 0.105, right: float = 0.705, height: float = _HEIGHT, below: float = 0.5
+    ) -> None:
         self.name = name
         mpl.rcParams.update(_RC)
         self._height = height
         self.figure, self.axes = plt.subplots(figsize=(_WIDTH, height))
-        self.figure.subplots_adjust(left=left, right=right, top=1 - 0.11 / height, bottom=0.5 / height)
+        self.figure.subplots_adjust(left=left, right=right, top=1 - 0.11 / height, bottom=below / height)
 
     def logarithmic(self, axis: Any) -> None:
         """With plain numbers at 1, 2 and 5."""

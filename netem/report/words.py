@@ -147,6 +147,7 @@ def _link(run: Stored) -> str:
         parts.append(f"loss\u00a0{asked['loss'] * 100:g}\u00a0%")
     if asked.get("rate"):
         parts.append(f"{asked['rate'] / 1e6:g}\u00a0Mbit/s")
+        parts += [f"{_size(asked['buffer'])} of buffer"] if asked.get("buffer") else []
     if asked.get("jitter"):
         parts.append(f"jitter {asked['jitter'] * 1000:g} ms" + (", reordered" if asked.get("reorder") else ""))
     return ", ".join(parts) or "no loss"
@@ -174,7 +175,8 @@ def _workload(workload: dict[str, Any]) -> str:
     size = _size(workload.get("octets", 0))
     kind, beside = str(workload.get("kind", "")), str(workload.get("beside") or "")
     think = workload.get("think") or 0
-    parts = [_WORKLOADS.get(kind, kind).format(octets=size), _BESIDE.get(beside, beside).format(octets=size)]
+    beside = _BESIDE.get(beside, beside).format(octets=size)
+    parts = [beside if beside and kind == "select" else _WORKLOADS.get(kind, kind).format(octets=size)]
     return ", ".join(filter(None, [*parts, f"thinking {think * 1000:g}\u00a0ms" if think else ""]))
 
 
