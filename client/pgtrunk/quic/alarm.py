@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Alarm"]
 
+UVLOOP_EARLY = 0.0005
+"""Seconds by which uvloop may call too early, as it rounds to milliseconds: then there is nothing to do yet, the alarm
+is set again for no time at all, and so on until it is due, some eight times for each."""
+
 
 class Alarm:
     """Calls ``callback`` at the time that was last set, or earlier: the callback looks at the clock, and sets it
@@ -24,15 +28,16 @@ class Alarm:
         self._callback = callback
         self._handle: asyncio.TimerHandle | None = None
         self._at = 0.0
+        self._early = UVLOOP_EARLY if type(loop).__module__.startswith("uvloop") else 0.0
 
     def set(self, at: float) -> None:
         """Have the callback called at ``at``, by the loop's clock, at the latest."""
         if self._handle is None:
-            self._handle = self._loop.call_at(at, self._fire)
+            self._handle = self._loop.call_at(at + self._early, self._fire)
             self._at = at
         elif at < self._at:
             self._handle.cancel()
-            self._handle = self._loop.call_at(at, self._fire)
+            self._handle = self._loop.call_at(at + self._early, self._fire)
             self._at = at
 
     def cancel(self) -> None:
