@@ -432,7 +432,7 @@ def test_a_clean_path_has_no_copies_and_the_same_packets() -> None:
 @pytest.mark.parametrize("queue", [30_000, 4_000])
 def test_a_bottleneck_is_not_made_slower(queue: int) -> None:
     """Three quarters of it are used without copies, and more than all of it would be with."""
-    narrow = {"rate": 45_000.0, "queue": queue}
+    narrow: dict[str, Any] = {"rate": 45_000.0, "queue": queue}
     plain, without = tail(20, redundancy="off", **narrow)
     fleet = Fleet(**SHAPE, redundancy="auto", **narrow)
     fleet.loop.call_later(1.0, fleet.up_path.lost, fleet.loop.time() + 1.0, 1)
