@@ -44,6 +44,8 @@ _DASHES: Final = ((), (5, 2), (1.5, 1.5), (7, 2, 1.5, 2), (3, 1), (9, 3))
 _MARKERS: Final = "osD^vP"
 _LABEL: Final = 1.06
 """Where labels begin, as a share of the width of what is drawn."""
+_LETTER: Final = 5.4
+"""Points that a label's letter takes, about."""
 _WIDTH, _HEIGHT = 5.2, 3.1
 _RC: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
@@ -126,6 +128,7 @@ class Canvas:
 
     def labels(self, ends: Mapping[Group, tuple[float, float]], looks: Looks) -> None:
         """The arms' names beside where their lines end, moved apart."""
+        self._make_room(max(len(arm_label(group.plan)) for group in ends))
         transform = self.axes.transData
         places = sorted(((transform.transform(end)[1], group.arm, group, end) for group, end in ends.items()))
         heights = _apart([each[0] for each in places], 12.5 * self.figure.dpi / 72, self.axes.bbox)
@@ -152,6 +155,11 @@ class Canvas:
                 fontsize=9,
                 color=colour,
             )
+
+    def _make_room(self, letters: int) -> None:
+        """For labels of so many letters at the right side."""
+        share, left = letters * _LETTER / (_WIDTH * 72), self.figure.subplotpars.left
+        self.figure.subplots_adjust(right=min(0.8, (1 - share + (_LABEL - 1) * left) / _LABEL))
 
     def discard(self) -> None:
         """There is nothing to draw."""
