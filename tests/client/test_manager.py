@@ -137,3 +137,10 @@ def test_importing_it_loads_neither_asyncpg_nor_quic_nor_the_gateway() -> None:
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_redundancy_is_auto_or_off() -> None:
+    with pytest.raises(UsageError, match='redundancy=True: "auto" or "off" is needed'):
+        StreamManager("gw.example.net", redundancy=True)  # type: ignore[arg-type]
+    for value in ("auto", "off"):
+        assert StreamManager("gw.example.net", redundancy=value)._config.limits.redundancy == value
