@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError
+from typing import Any
 
 import pytest
 from aioquic.quic.packet import QuicProtocolVersion
@@ -27,7 +28,7 @@ def test_limits_are_values() -> None:
         ({"max_streams": 100, "stream_window": 1000}, 1000),
     ],
 )
-def test_streams_start_with_a_window_that_all_of_them_can_fill(settings: dict[str, int], window: int) -> None:
+def test_streams_start_with_a_window_that_all_of_them_can_fill(settings: dict[str, Any], window: int) -> None:
     assert QuicLimits(**settings).initial_window == window
 
 

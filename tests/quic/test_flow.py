@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from aioquic.quic.connection import Limit
 
@@ -16,7 +18,7 @@ RTT = 0.03
 class Account:
     """One connection's credit, and the peer that uses it."""
 
-    def __init__(self, budget: ByteBudget | None = None, **limits: int) -> None:
+    def __init__(self, budget: ByteBudget | None = None, **limits: Any) -> None:
         self.limits = QuicLimits(**limits)
         self.max_data = Limit(0x10, "max_data", 1)
         self.woken = 0
