@@ -161,7 +161,9 @@ async def test_messages_that_are_too_large(gateway: LocalGateway, session: RawSe
     # In a transaction, and behind other messages.
     assert await other.ask(frontend.query(b"BEGIN")) == "CZT"
     other.send(SELECT, b"B\x7f\xff\xff\xff" + bytes(100))
-    assert other.kinds(await other.until_lost()) in ("TDCZE", "E", "TDCZTE")
+    # The rest never comes. It is told at once all the same; the gateway would wait, for drivers that still write.
+    assert other.kinds(await other.until("E")) in ("TDCZE", "E", "TDCZTE")
+    other.transport.abort()
     await until(lambda: gateway.counts(sessions=0, leased=0))
     assert gateway.backend_pids == pids
 

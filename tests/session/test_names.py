@@ -93,12 +93,19 @@ def test_errors_are_put_into_the_clients_names(names: Names) -> None:
     assert names.in_own_names(b'"~0"') == b'"mine"'
 
 
-def test_retired_statements_are_kept_by_who_has_them(names: Names) -> None:
-    kept = names.catalogue.intern(1, b"text\0")
-    names.name(b"s", kept)
-    names.retire()
-    assert names.statements[b"s"] is kept
-    assert names.catalogue.intern(1, b"text\0") is not kept
+def test_retired_statements_are_kept_by_other_sessions(names: Names) -> None:
+    other = Names(names.catalogue)
+    old = names.catalogue.intern(1, b"text\0")
+    names.name(b"s", old)
+    other.name(b"s", old)
+    assert names.retire() == []
+    assert other.statements[b"s"] is old, "it may have been told the old columns, and is owed the error"
+    new = names.statements[b"s"]
+    assert new is not old
+    assert names.catalogue.intern(1, b"text\0") is new
+    assert names.in_own_names(b'"' + old.name + b'"') == b'"s"'
+    other.retire()
+    assert other.statements[b"s"] is new, "two sessions that have both had their error share one again"
 
 
 def test_other_settings_make_other_statements(names: Names) -> None:

@@ -101,7 +101,7 @@ def test_a_client_reaches_the_database_over_both_links(lab: Lab) -> None:
     out, _ = process.communicate(timeout=20)
     trips = json.loads(out)["trips"]
     assert len(trips) == 5
-    assert min(trips) >= 0.03
+    assert min(trips) >= 0.0298  # the link looks at the time every 0.25 ms
 
 
 # -- its end -----------------------------------------------------------------------------------------------------------
@@ -110,7 +110,10 @@ def test_a_client_reaches_the_database_over_both_links(lab: Lab) -> None:
 @NEEDS_ROOT
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_left_of_one_that_is_killed(signum: signal.Signals, mark: bytes) -> None:
-    code = "import netem.lab, signal; lab = netem.lab.Lab(); lab.open(); print('up', flush=True); signal.pause()"
+    code = (
+        "import netem.lab, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "  # whatever started us
+        "lab = netem.lab.Lab(); lab.open(); print('up', flush=True); signal.pause()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as it:

@@ -29,7 +29,7 @@ class Asker(Protocol):
         """DISCARD ALL or DEALLOCATE ALL ran; ``later`` has what was asked after it."""
 
     def retire(self) -> Iterable[Statement]:
-        """The columns of a statement are not what they were when it was prepared -> all that it may be."""
+        """The columns of a statement are not what they were when it was prepared -> those to prepare anew in place."""
         raise NotImplementedError
 
     def may_repeat(self, head: Owed, request: bytes) -> bool:

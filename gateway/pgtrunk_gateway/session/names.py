@@ -99,10 +99,20 @@ class Names:
                     self.statements[change.name] = change.after
 
     def retire(self) -> Iterable[Statement]:
-        """The columns of one of them changed, and it is not known which: whoever parses them again gets new ones."""
+        """The columns of one of them changed, and it is not known which: this session's names mean new ones.
+
+        Other sessions keep theirs, and with them the error to come, since they may have been told the old columns.
+        Returns those that stay: SQL has made them, and nobody else has them.
+        """
+        kept = []
         for name, statement in self.statements.items():
             self.catalogue.retire(len(name), statement)
-        return self.statements.values()
+            if type(statement) is Statement:
+                self._lost[statement.name] = name
+                self.statements[name] = self.catalogue.intern(len(name), statement.body, statement.dialect)
+            else:
+                kept.append(statement)
+        return kept
 
     def in_own_names(self, message: bytes) -> bytes:
         """``message`` with the client's names of statements in place of ours; its length field is not corrected."""

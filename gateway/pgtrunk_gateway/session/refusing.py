@@ -63,7 +63,7 @@ class Refusing(Noting):
     def _stale(self, head: Owed, error: bytes, is_first: bool) -> bool:
         """The columns of a statement are not what they were -> whether it is asked again, with a new plan.
 
-        Which statement it is does not matter: all of the session's are parsed again when they are used.
+        Which statement it is does not matter: all of the session's are parsed anew when they are used.
         """
         asker = self.asker
         assert asker is not None
