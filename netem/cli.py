@@ -17,7 +17,7 @@ from netem.hosts import require_root
 from netem.lab import Lab
 from netem.measure import measure
 from netem.runner import RESULTS, Runner
-from netem.scenario import OVERHEAD, Scenario
+from netem.scenario import Scenario
 from netem.spec import LinkSpec
 from netem.stopwatch import Stopwatch
 from netem.uml import host as uml
@@ -148,10 +148,10 @@ def _run_one(arguments: argparse.Namespace, name: str) -> None:
         _follow(guest.scenario, uml.OVERHEAD, guest.run)
         return
     scenario = Scenario.load(name, quick=arguments.quick)
-    _announce(scenario, OVERHEAD)
+    _announce(scenario, scenario.overhead)
     with Lab(link=arguments.link) as lab:
         print(f"link: {lab.link.kind}, since {lab.why}")
-        _follow(scenario, OVERHEAD, Runner(scenario, lab, command=command, folder=folder).run)
+        _follow(scenario, scenario.overhead, Runner(scenario, lab, command=command, folder=folder).run)
 
 
 def _announce(scenario: Scenario, overhead: float) -> None:

@@ -112,6 +112,7 @@ class Runner:
             cert_file=self.servers.certificate[0],
             key_file=self.servers.certificate[1],
             thresholds=self.scenario.thresholds,
+            warmup=self.scenario.warmup,
             database=login["database"],
             user=self.servers.user(cell.arm),
             password=login["password"],

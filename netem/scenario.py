@@ -26,7 +26,7 @@ from netem.errors import LabError
 from netem.plan import Arm, ArmKind, Beside, Load, LoadKind, Login, Thresholds, Workload, WorkloadKind, checked_kind
 from netem.spec import LinkSpec
 
-__all__ = ["OVERHEAD", "Cell", "NamedLink", "Scenario"]
+__all__ = ["Cell", "NamedLink", "Scenario"]
 
 FOLDER = Path(__file__).parent / "scenarios"
 
@@ -69,6 +69,8 @@ class Scenario:
     pool_size: int = 20
     max_connections: int = 700
     """Of Postgres."""
+    warmup: float = 1.0
+    """Seconds of the load before what counts."""
     thresholds: Thresholds = field(default_factory=Thresholds)
     dropped: tuple[str, ...] = ()
     """Arms that a quick run leaves out."""
@@ -107,6 +109,7 @@ class Scenario:
             repetitions=data.get("repetitions", 3),
             pool_size=data.get("pool_size", 20),
             max_connections=data.get("max_connections", 700),
+            warmup=data.get("warmup", 1.0),
             thresholds=Thresholds(**data.get("thresholds", {})),
         )
         return scenario._quick(data.get("quick", {})) if quick else scenario
@@ -143,11 +146,16 @@ class Scenario:
     @property
     def seconds(self) -> float:
         """About how long all of it takes."""
-        return sum(cell.load.seconds + OVERHEAD for cell in self.cells())
+        return sum(cell.load.seconds + self.overhead for cell in self.cells())
+
+    @property
+    def overhead(self) -> float:
+        """Seconds that a run takes besides its load."""
+        return _BESIDES + self.warmup
 
 
-OVERHEAD = 4.5
-"""Seconds that a run takes besides its load: sessions, warm-up, and the link's measurement."""
+_BESIDES = 3.5
+"""Seconds that a run takes besides its load and warm-up: sessions, and the link's measurement."""
 
 
 def _runs(arm: Arm, link: NamedLink, load: Load) -> bool:

@@ -10,6 +10,7 @@ from pgtrunk.quic.redundancy import (
     AVERAGED,
     DELTA,
     HOLD,
+    LEAST_PAUSE,
     LEAST_SAMPLES,
     MIN_GAP,
     MOST_LOSS,
@@ -131,6 +132,38 @@ def test_a_loss_makes_all_connections_of_a_path_repeat_for_a_while() -> None:
     too_late = Connection()
     path.join(too_late, 30.0)
     assert not too_late.repeats
+
+
+def test_a_loss_out_of_a_queue_begins_nothing_and_keeps_nothing_going() -> None:
+    path, connection = PathMemory(), Connection()
+    path.join(connection, 0.0)
+    path.lost(1.0, 5, queued=True)
+    assert not connection.repeats
+    assert not path.is_hot(1.0)
+    path.lost(2.0, 1)
+    assert connection.repeats
+    path.lost(11.0, 50, queued=True)
+    assert path.loss > 50 / AVERAGED
+    assert path.is_hot(11.9)
+    assert not path.is_hot(12.0)
+
+
+def test_after_the_guard_has_spoken_copies_await_another_loss() -> None:
+    path, connection = PathMemory(), Connection()
+    path.join(connection, 0.0)
+    path.lost(0.0, 1)
+    now = slow(path, 0.1)
+    assert path.is_congested(now)
+    path.sample(now, RTT, RTT)
+    assert not path.is_hot(now)
+    connection.repeats = False  # as it does itself, then
+    path.lost(now + 1, 1, queued=True)
+    assert not connection.repeats
+    path.lost(now + 2, 1)
+    assert connection.repeats
+    assert path.is_hot(now + 2)
+    assert path.is_congested(now + 2), "the pause lasts"
+    assert not path.is_congested(now + LEAST_PAUSE + 0.1)
 
 
 def test_a_connection_that_went_quiet_is_woken_by_the_next_loss() -> None:

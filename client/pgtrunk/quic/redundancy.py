@@ -5,12 +5,13 @@ of that after two round trips at the earliest. So what is small, and unacknowled
 leaves once more, in a new packet like any other (tail.py). This file knows no packet, no stream and no clock.
 
 Rule 1: copies are sent for ``HOLD`` seconds after a loss on the path, seen by any connection with that address. Where
-        nothing is lost nothing is added; the first loss after a clean time is not protected.
+        nothing is lost nothing is added; the first loss after a clean time is not protected. A loss that shows with a
+        slow round trip is a full queue's, however short that is, and begins nothing.
 Rule 2: the guard. While a queue stands (all round trips of a tenth of a second took more than 1.25 times the least
         and 5 ms), or more than ``MOST_LOSS`` of the packets are lost, losses are taken for congestion: no copies until
-        that has been over for 5 seconds, 10 if it comes again within a minute, and so on up to 60. After a clean time
-        and after each pause copies begin with one message in eight and double every half second, so that a path which
-        cannot carry them shows it by a small queue.
+        that has been over for 5 seconds, 10 if it comes again within a minute, and so on up to 60, and until another
+        loss is seen that is no queue's. After a clean time and after each pause copies begin with one message in eight
+        and double every half second, so that a path which cannot carry them shows it by a small queue.
 Rule 3: no copies where the acknowledgement comes as soon as the copy would: the least round trip time is below three
         times ``DELTA``.
 Rule 4: no copies in the second half of the congestion window.
@@ -155,6 +156,7 @@ class PathMemory:
         self._slow = 0
         self._slow_since = self._sampled_at = -inf
         self._due = 0.0
+        self._awaits_loss = False
         self._gone = RedundancyFigures()
 
     def __repr__(self) -> str:
@@ -186,17 +188,22 @@ class PathMemory:
 
     def is_hot(self, now: float) -> bool:
         """Rule 1: whether a loss was seen lately. A connection that finds it is not sets ``repeats`` back."""
-        return now < self._hot_until
+        return now < self._hot_until and not self._awaits_loss
 
-    def lost(self, now: float, packets: int) -> None:
-        """Some connection has lost packets."""
+    def lost(self, now: float, packets: int, *, queued: bool = False) -> None:
+        """Some connection has lost packets; ``queued``: the round trip that showed it was slow."""
+        if queued and not self.is_hot(now):
+            return
         if now >= self._hot_until:
             self._loss = 0.0
             self._begun = now
             self._slow = 0
-            for member in self._listening:
-                member.repeats = True
-        self._hot_until = now + HOLD
+        if not queued:
+            if not self.is_hot(now):
+                for member in self._listening:
+                    member.repeats = True
+            self._hot_until = now + HOLD
+            self._awaits_loss = False
         self._loss += packets / AVERAGED
 
     def sent(self) -> None:
@@ -225,6 +232,7 @@ class PathMemory:
                 comes_again = now - self._off_until < MOST_PAUSE
                 self._pause = min(2 * self._pause, MOST_PAUSE) if comes_again else LEAST_PAUSE
             self._off_until = now + self._pause
+            self._awaits_loss = True
         return now < self._off_until
 
     def admits(self, now: float) -> bool:

@@ -15,7 +15,18 @@ from aioquic.quic.packet_builder import QuicDeliveryState
 from aioquic.tls import Epoch
 
 from .acks import Acknowledging
-from .redundancy import DELTA, FLOOR_DATAGRAMS, SHARE, SMALL, PathMemory, RedundancyFigures, Turn, pays, turn_of
+from .redundancy import (
+    DELTA,
+    FLOOR_DATAGRAMS,
+    SHARE,
+    SMALL,
+    PathMemory,
+    RedundancyFigures,
+    Turn,
+    is_slow,
+    pays,
+    turn_of,
+)
 from .stream import NEVER
 
 if TYPE_CHECKING:
@@ -206,11 +217,15 @@ class Repeating(Acknowledging):
         """Packets are taken for lost."""
         self._repeated.losses += packets
         if self.limits.redundancy == "auto":
-            self.path.lost(now, packets)
+            self.path.lost(now, packets, queued=self._is_queued)
+
+    @property
+    def _is_queued(self) -> bool:
+        return is_slow(self._loss._rtt_latest, self._loss._rtt_min)
 
     def least_window(self, now: float) -> int:
         """Datagrams under which the window need not go now."""
-        if self.limits.redundancy == "off" or not pays(self._loss._rtt_min):
+        if self.limits.redundancy == "off" or not pays(self._loss._rtt_min) or self._is_queued:
             return 0
         return 0 if self.path.is_congested(now) else FLOOR_DATAGRAMS
 
