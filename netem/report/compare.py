@@ -2,8 +2,9 @@
 
 The rules, in their order:
 
-1. Figures are medians over repetitions. A difference that is not larger than the wider of the two spreads between
-   repetitions (largest less smallest) is no difference.
+1. Figures are medians over repetitions. Where the repetitions of one reach into those of the other, there is no
+   difference; where all of one are on the same side of all of the other, there is one, however far apart they are among
+   themselves.
 2. A difference of less than `SMALLEST` is none, however well repetitions agree.
 3. One repetition has no spread. It is taken to be `UNREPEATED` of the larger figure, and the sentence says so.
 4. A comparison of unequal sessions is contradicted by one of the same ways, in the same setting, with equal sessions
@@ -95,10 +96,9 @@ def _errors(group: Group) -> float:
 
 def _verdict(figure: str, mine: Figure, other: Figure) -> Verdict:
     larger = max(mine.value, other.value)
-    spread = max(mine.spread, other.spread, SMALLEST * larger)
-    if min(len(mine.values), len(other.values)) < 2:
-        spread = max(spread, UNREPEATED * larger)
-    if abs(mine.value - other.value) <= spread:
+    least = SMALLEST if min(len(mine.values), len(other.values)) > 1 else UNREPEATED
+    overlap = max(min(mine.values), min(other.values)) <= min(max(mine.values), max(other.values))
+    if overlap or abs(mine.value - other.value) <= least * larger:
         return Verdict.SAME
     return Verdict.BETTER if (mine.value < other.value) == FIGURES[figure].lower else Verdict.WORSE
 

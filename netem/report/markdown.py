@@ -30,7 +30,7 @@ def with_report(text: str, chapters: Sequence[Chapter]) -> str:
 def _lines(chapters: Sequence[Chapter]) -> Iterator[str]:
     yield from ("## wan/", "")
     yield "The same with plots, and a file behind each figure, is [wan/index.html](wan/index.html); figures for scripts"
-    yield "are in [summary.json](summary.json). Figures are medians of repetitions; what is within their spread is no"
+    yield "are in [summary.json](summary.json). Figures are medians of repetitions; where repetitions overlap there is no"
     yield "difference."
     yield ""
     yield from _short(chapters)

@@ -23,7 +23,8 @@ POOLER = Arm(kind="pgbouncer", sessions=500)
     [
         ([35, 36, 37], [260, 270, 280], Verdict.BETTER),
         ([260, 270, 280], [35, 36, 37], Verdict.WORSE),
-        ([30, 35, 50], [40, 41, 42], Verdict.SAME),  # 6 apart, and ours differ by 20
+        ([30, 35, 50], [40, 41, 42], Verdict.SAME),  # ours reach from below theirs to above
+        ([90, 700], [35, 36], Verdict.WORSE),  # ours differ by 610, and are all above
         ([40, 41, 42], [30, 35, 50], Verdict.SAME),
         ([100.0, 100.0, 100.0], [102.0, 102.0, 102.0], Verdict.SAME),  # repetitions agree, but 2 % are nothing
         ([100], [120], Verdict.SAME),  # one repetition: who knows
