@@ -30,8 +30,8 @@ def with_report(text: str, chapters: Sequence[Chapter]) -> str:
 def _lines(chapters: Sequence[Chapter]) -> Iterator[str]:
     yield from ("## wan/", "")
     yield "The same with plots, and a file behind each figure, is [wan/index.html](wan/index.html); figures for scripts"
-    yield "are in [summary.json](summary.json). Figures are medians of repetitions; where repetitions overlap there is no"
-    yield "difference."
+    yield "are in [summary.json](summary.json). Figures are medians of repetitions; where repetitions overlap there is"
+    yield "no difference."
     yield ""
     yield from _short(chapters)
     for chapter in chapters:
