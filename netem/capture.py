@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
@@ -24,6 +25,9 @@ _BUFFER = 32 << 20
 _TCP, _UDP = 6, 17
 _SYN = 0x02
 _TIME = struct.Struct("@ll")
+_PATIENCE = 2.0
+_SHORT = 0.005
+"""Seconds: what tells when a packet came from when it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ class Capture:
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
             self._socket.bind((device, 0x0003))  # ETH_P_ALL: what leaves, too
+            _await_times()
         except OSError as error:
             raise LabError(f"packets of {device} cannot be captured: {error}") from error
 
@@ -102,3 +107,25 @@ class Capture:
             packet = packet_of(data, seconds + nanoseconds * 1e-9, self._own)
             if packet is not None:
                 packets.append(packet)
+
+
+def _await_times() -> None:
+    """Returns when packets get their times as they arrive. Raises :class:`LabError` where that does not begin.
+
+    The kernel begins to take times some while after the first socket has asked for them, and until then says the time
+    at which a packet is read: all of a conversation would seem to happen at once.
+    """
+    give_up = time.monotonic() + _PATIENCE
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        probe.settimeout(_PATIENCE)
+        probe.bind(("127.0.0.1", 0))
+        while time.monotonic() < give_up:
+            sent = time.time()
+            probe.sendto(b"?", probe.getsockname())
+            time.sleep(_SHORT)
+            _, notes, _, _ = probe.recvmsg(1, socket.CMSG_SPACE(_TIME.size))
+            seconds, nanoseconds = _TIME.unpack(notes[0][2][: _TIME.size])
+            if seconds + nanoseconds * 1e-9 < sent + _SHORT / 2:
+                return
+    raise LabError(f"the kernel does not say when packets arrive, {_PATIENCE:g} s after it was asked to")
