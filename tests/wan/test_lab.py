@@ -88,9 +88,11 @@ def test_as_many_packets_are_lost_as_asked_for(lab: Lab) -> None:
 @NEEDS_ROOT
 def test_a_rate_bounds_a_transfer(lab: Lab) -> None:
     lab.configure(LinkSpec.parse("rtt=10,rate=20,buffer=100"))
-    report = measure(lab, pings=5, bulk=1.5)
-    assert report.mbit_s_there is not None
-    assert 4 <= report.mbit_s_there <= 20  # a busy machine may be what bounds it
+    rate = measure(lab, pings=5, bulk=1.5).mbit_s_there
+    if rate is None or rate < 12:  # once more: somebody else may have had the machine
+        rate = measure(lab, pings=5, bulk=1.5).mbit_s_there
+    assert rate is not None
+    assert 12 <= rate <= 20
 
 
 @NEEDS_ROOT
