@@ -58,7 +58,9 @@ __all__ = [
     "parameter_status",
     "parse_authentication",
     "parse_backend_key_data",
+    "parse_data_row",
     "parse_error",
+    "parse_negotiate_protocol",
     "parse_parameter_status",
     "parse_sasl_mechanisms",
     "ready",
@@ -92,6 +94,7 @@ PARSE_COMPLETE_MESSAGE = encode(b"1")
 CLOSE_COMPLETE_MESSAGE = encode(b"3")
 
 _TEXT_OID = 25
+_MAJOR = 3 << 16
 
 
 # -- login -----------------------------------------------------------------------------------------------------------
@@ -143,7 +146,7 @@ def parse_sasl_mechanisms(data: bytes) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class BackendKeyData:
-    """What a CancelRequest has to show. ``secret`` has 4 octets in protocol 3.0, up to 256 in 3.2; never logged."""
+    """What a CancelRequest has to show. ``secret`` has 4 octets in protocol 3.0, 4 to 256 in 3.2; never logged."""
 
     pid: int
     secret: bytes = field(repr=False)
@@ -154,8 +157,9 @@ def backend_key_data(pid: int, secret: bytes) -> bytes:
 
 
 def parse_backend_key_data(body: bytes) -> BackendKeyData:
-    if not 5 <= len(body) <= 260:
-        raise ProtocolViolation(f"BackendKeyData has {len(body)} octets; it must have 5 to 260")
+    """A secret may be as long as 3.2 allows whatever is spoken: whoever gave it will know it again."""
+    if not 8 <= len(body) <= 260:
+        raise ProtocolViolation(f"BackendKeyData has {len(body)} octets; it must have 8 to 260")
     return BackendKeyData(struct.unpack_from("!i", body)[0], body[4:])
 
 
@@ -163,6 +167,25 @@ def negotiate_protocol(newest: int, unsupported: Sequence[str]) -> bytes:
     """``newest`` is the highest protocol spoken, major << 16 | minor; ``unsupported`` the ``_pq_.`` options refused."""
     names = b"".join(name.encode() + b"\0" for name in unsupported)
     return encode(b"v", struct.pack("!ii", newest, len(unsupported)) + names)
+
+
+def parse_negotiate_protocol(body: bytes) -> tuple[int, list[str]]:
+    """The two arguments of :func:`negotiate_protocol`.
+
+    PostgreSQL's documentation up to 17 has "newest minor protocol version" there, its code the whole version: a server
+    that was written by the documentation sends the minor alone.
+    """
+    if len(body) < 8:
+        raise ProtocolViolation("NegotiateProtocolVersion is too short")
+    newest, count = struct.unpack_from("!ii", body)
+    if count < 0:
+        raise ProtocolViolation(f"NegotiateProtocolVersion announces {count} options")
+    names = []
+    at = 8
+    for _ in range(count):
+        name, at = text(body, at)
+        names.append(name.decode("utf-8", "replace"))
+    return (newest if newest >> 16 else _MAJOR | newest), names
 
 
 def parameter_status(name: str, value: str) -> bytes:
@@ -248,6 +271,24 @@ def row_description(columns: Sequence[str], oids: Sequence[int] | None = None) -
 
 def data_row(values: Sequence[bytes | None]) -> bytes:
     return encode(b"D", struct.pack("!h", len(values)) + b"".join(map(framing.field, values)))
+
+
+def parse_data_row(body: bytes) -> list[bytes | None]:
+    """The columns of a DataRow; None is NULL. Raises :class:`ProtocolViolation` for one that is cut off."""
+    if len(body) < 2:
+        raise ProtocolViolation("a row has no number of columns")
+    values: list[bytes | None] = []
+    at = 2
+    for _ in range(struct.unpack_from("!h", body)[0]):
+        if len(body) < at + 4:
+            raise ProtocolViolation("a row is cut off")
+        (length,) = struct.unpack_from("!i", body, at)
+        at += 4
+        if length > len(body) - at:
+            raise ProtocolViolation("a row is cut off")
+        values.append(None if length < 0 else body[at : at + length])
+        at += max(0, length)
+    return values
 
 
 def command_complete(tag: str) -> bytes:

@@ -93,7 +93,7 @@ class Answer:
             self._error = LookupFailed(log=f"expected 2 columns from auth_query, not {columns}")
 
     def _row(self, body: bytes) -> None:
-        values = _values(body)
+        values = server.parse_data_row(body)
         if len(values) != _COLUMNS or self._error is not None:
             self._count(len(values))
             return
@@ -119,17 +119,3 @@ def _number(body: bytes) -> int:
         raise ProtocolViolation("a message in the answer to auth_query is too short")
     return int(struct.unpack_from("!h", body)[0])
 
-
-def _values(body: bytes) -> list[bytes | None]:
-    values: list[bytes | None] = []
-    at = 2
-    for _ in range(_number(body)):
-        if len(body) < at + 4:
-            raise ProtocolViolation("a row in the answer to auth_query is cut off")
-        (length,) = struct.unpack_from("!i", body, at)
-        at += 4
-        if length > len(body) - at:
-            raise ProtocolViolation("a row in the answer to auth_query is cut off")
-        values.append(None if length < 0 else body[at : at + length])
-        at += max(0, length)
-    return values

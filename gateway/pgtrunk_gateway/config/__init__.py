@@ -12,6 +12,7 @@ from .settings import (
     PoolMode,
     QuicRedundancy,
     QuicRetry,
+    SessionState,
     SslMode,
     UserConfig,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "PoolMode",
     "QuicRedundancy",
     "QuicRetry",
+    "SessionState",
     "SslMode",
     "diff",
     "Changes",

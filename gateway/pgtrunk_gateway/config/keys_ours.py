@@ -7,7 +7,7 @@ turns QUIC on.
 from __future__ import annotations
 
 from .key import Key
-from .kinds import choice, integer, optional, path, seconds, size, words
+from .kinds import boolean, choice, integer, optional, path, seconds, size, words
 
 __all__ = ["KEYS"]
 
@@ -15,6 +15,7 @@ __all__ = ["KEYS"]
 BUDGET = size(64 << 10)
 
 KEYS = (
+    Key("lazy_begin", boolean(), "1", acted_on=True, ours=True),
     Key("login_failure_limit", integer(unit="logins"), "10", acted_on=True, ours=True),
     Key("login_failure_window", seconds(minimum=0.001), "60", acted_on=True, ours=True),
     Key("quic_cert_file", path(), acted_on=True, ours=True),
@@ -29,5 +30,6 @@ KEYS = (
     Key("quic_memory_budget", BUDGET, "256MB", acted_on=True, ours=True),
     Key("quic_redundancy", choice("auto", "off"), "auto", acted_on=True, ours=True),
     Key("quic_retry", choice("auto", "always", "never"), "auto", acted_on=True, ours=True),
+    Key("session_state", choice("pin", "error", "ignore"), "pin", acted_on=True, ours=True),
     Key("shutdown_timeout", seconds(), "60", acted_on=True, ours=True),
 )

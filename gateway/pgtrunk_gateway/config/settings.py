@@ -25,12 +25,14 @@ __all__ = [
     "PoolMode",
     "QuicRedundancy",
     "QuicRetry",
+    "SessionState",
     "SslMode",
     "UserConfig",
 ]
 
 AuthType: TypeAlias = Literal["any", "trust", "plain", "md5", "scram-sha-256", "cert"]
 QuicRedundancy: TypeAlias = Literal["auto", "off"]
+SessionState: TypeAlias = Literal["pin", "error", "ignore"]
 QuicRetry: TypeAlias = Literal["auto", "always", "never"]
 
 Number = TypeVar("Number", int, float)
@@ -183,7 +185,8 @@ class Config:
     client_login_timeout: float = 60.0
     """Seconds from connection to the end of login."""
     login_failure_limit: int = 10
-    """Failed logins per client address within login_failure_window, after which that address must wait; 0 = off."""
+    """Failed logins per client address within login_failure_window, after which that address must wait; and wrong
+    cancel keys, counted apart, after which its cancels are not looked at; 0 = off."""
     login_failure_window: float = 60.0
     """Seconds for which a failed login counts. Never 0."""
     ignore_startup_parameters: tuple[str, ...] = ()
@@ -230,6 +233,10 @@ class Config:
     """Seconds after which a database made from "*" is forgotten that nobody uses."""
     max_prepared_statements: int = 200
     """Named statements kept per backend; 0 = names are not rewritten."""
+    lazy_begin: bool = True
+    """Whether BEGIN by itself is answered at once, and goes to a backend with what follows it."""
+    session_state: SessionState = "pin"
+    """What becomes of a session that has what no other backend has: it keeps its own, is refused, or loses it."""
     max_packet_size: int = 2147483647
     """Bytes of the largest message that passes."""
     server_lifetime: float = 3600.0
@@ -253,7 +260,8 @@ class Config:
     idle_transaction_timeout: float = 0.0
     """Seconds a session may be idle in a transaction."""
     cancel_wait_timeout: float = 10.0
-    """Seconds a cancel request may wait for its turn."""
+    """Seconds for a cancel request to have its effect. One that Postgres has been told, and has not confirmed by then
+    by closing the connection, may still come: the backend is closed when it is free. 0 = no limit."""
 
     # Entries
     databases: Mapping[str, DatabaseConfig] = field(default_factory=dict)

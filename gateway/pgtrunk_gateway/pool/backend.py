@@ -42,6 +42,8 @@ ids: Final = itertools.count(1)
 """Of backends and sessions together, as in PgBouncer: a number in the log or the console means one of them."""
 _IDLE: Final = IDLE
 OUT_OF_STEP: Final = "server answers cannot be told apart"
+_UNTOLD: Final = "it cannot be told what its last session has left"
+_AHEAD: Final = (*owed.BEGIN, owed.FAILING)
 _GONE: Final = b"the client is gone"
 """No SQL, whatever the server's version."""
 
@@ -143,13 +145,16 @@ class Backend(asyncio.Protocol):
     @property
     def runs(self) -> bool:
         """Whether it has something to do that a cancel could end."""
-        return len(self.replies.queue) > self._unfinished or self._executes
+        queue = self.replies.queue
+        if len(queue) == 1 and isinstance(queue[0], owed.Asking):
+            return False
+        return len(queue) > self._unfinished or self._executes
 
     @property
     def is_setting(self) -> bool:
-        """Whether it makes the settings of a session."""
+        """Whether it is at what the gateway sends for a session, and not at what the session asks."""
         queue = self.replies.queue
-        return bool(queue) and isinstance(queue[0], owed.Applying)
+        return bool(queue) and (isinstance(queue[0], (owed.Applying, owed.Asking)) or queue[0] in _AHEAD)
 
     @property
     def pid(self) -> int:
@@ -174,7 +179,7 @@ class Backend(asyncio.Protocol):
             self.stats.sent += len(out)
             holder.relay(out)
         if not replies.queue and not replies.partial:
-            if replies.parameters_changed:
+            if replies.profile_changed:
                 self.profile = profile(replies.parameters, replies.others)
             holder.settled()
 
@@ -262,9 +267,9 @@ class Backend(asyncio.Protocol):
         replies.take_notes()
         replies.asker = None
         replies.notifies = False
-        running = bool(replies.queue)
+        running = self.runs
         self._recovery = self._loop.call_later(timeout, self._too_slow, timeout)
-        if running or open_batch:
+        if replies.queue or open_batch:
             self._end_what_runs(open_batch)
         else:
             self._recover_further()
@@ -300,6 +305,8 @@ class Backend(asyncio.Protocol):
             self.transport.write(client.query(b"ROLLBACK"))
             return
         self._end_recovery()
+        if replies.failed_inquiry:
+            self.retire(_UNTOLD)
         replies.take_notes()
         if not replies.in_step:
             self.retire(OUT_OF_STEP)
@@ -334,7 +341,7 @@ class Backend(asyncio.Protocol):
             self._errand_further(self._errand)
         elif not replies.in_step:
             self.close(OUT_OF_STEP)
-        elif replies.parameters_changed:
+        elif replies.profile_changed:
             # A reload of postgresql.conf reports changed settings to idle connections too.
             replies.take_notes()
             self.profile = profile(replies.parameters, replies.others)

@@ -9,12 +9,16 @@ if TYPE_CHECKING:
 
     from pgtrunk_gateway.errors import GatewayError
     from pgtrunk_gateway.pool.backend import Backend
+    from pgtrunk_gateway.session.parameters import Profile
 
 __all__ = ["Holder"]
 
 
 class Holder(Protocol):
     """A session as seen from below. None of these calls may raise."""
+
+    profile: Profile
+    """The settings that the session wants."""
 
     def offer(self, backend: Backend) -> bool:
         """Hands ``backend`` over -> False where the session does not wait any more, and somebody else shall have it."""

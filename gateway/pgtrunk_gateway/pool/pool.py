@@ -12,20 +12,26 @@ from typing import TYPE_CHECKING
 from pgtrunk_gateway.errors import GatewayError, QueryWaitTimeout
 from pgtrunk_gateway.pool.backend import Backend, BackendState
 from pgtrunk_gateway.pool.stock import ERRANDS, Stock
+from pgtrunk_gateway.pool.walsender import Walsender
 from pgtrunk_gateway.session.replies import IDLE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pgtrunk_gateway.auth import ScramKeys, Secret
     from pgtrunk_gateway.pool.holder import Holder
     from pgtrunk_gateway.pool.host import Host
     from pgtrunk_gateway.pool.limits import PoolLimits
     from pgtrunk_gateway.pool.target import Target
+    from pgtrunk_gateway.pool.walsender import Replication
     from pgtrunk_gateway.session.parameters import Profile
 
 __all__ = ["Pool"]
 
 _REMEMBERED = 1000
 """Sets of settings; what clients want without end, such as a new search_path each, is not kept without end."""
+_LOOKED_AT = 64
+"""Backends among which one with the right settings is looked for: that takes no longer than to make them."""
 
 
 class Pool(Stock):
@@ -47,11 +53,25 @@ class Pool(Stock):
         if not self.idle or self.waiting:
             return None
         backend = self.idle.pop()
+        if backend.profile is not holder.profile and self.idle:
+            backend = self._suited(backend, holder.profile)
         # As lease_to does.
         backend.holder = holder
         backend.lease += 1
         self.counters.leases += 1
         return backend
+
+    def _suited(self, last: Backend, wanted: Profile) -> Backend:
+        """A backend that has the settings already, where one is idle; else ``last``."""
+        idle = self.idle
+        if last.profile == wanted:
+            return last
+        for at in range(len(idle) - 1, max(len(idle) - _LOOKED_AT, 0) - 1, -1):
+            if idle[at].profile == wanted:
+                suited = idle.pop(at)
+                idle.append(last)
+                return suited
+        return last
 
     def wait(self, holder: Holder, timeout: float) -> None:
         """``holder`` is offered a backend in its turn, or refused after ``timeout`` seconds (0: no limit)."""
@@ -100,6 +120,8 @@ class Pool(Stock):
         """Whether something else becomes of a free backend than being given away."""
         if self._closed or self._paused:
             backend.close("pool closed" if self._closed else "pause mode")
+        elif self.walsenders.wants(self.queue.since):
+            backend.close("evicted")
         elif any(account.blocked and account.gives_way(self) for account in self.accounts):
             backend.close("evicted")
         elif not checked and self.limits.checks_always and not backend.retired:
@@ -136,6 +158,13 @@ class Pool(Stock):
         finally:
             self._note_use()
 
+    async def replicate(self, kind: Replication, settings: Mapping[str, str]) -> Walsender:
+        """A connection of the caller's own; see :meth:`Walsenders.apply`."""
+        try:
+            return await self.walsenders.apply(kind, settings)
+        finally:
+            self._note_use()
+
     def remember(self, settings: Profile) -> None:
         """The server has taken these: the next session that wants them need not ask first."""
         if len(self.taken) >= _REMEMBERED:
@@ -149,6 +178,12 @@ class Pool(Stock):
         if self.target.credentials != before:
             # What failed for want of them may succeed now.
             self._backoff.succeeded()
+
+    @property
+    def trouble(self) -> str:
+        """Why no connection can be opened just now, as the end of a DETAIL; "" where one could be."""
+        error = self._backoff.last_error or self.host.backoff.last_error
+        return "" if error is None else f" The last connection failed: {error.message}."
 
     def _too_long(self) -> GatewayError:
         detail = (
@@ -223,7 +258,8 @@ class Pool(Stock):
             if backend.holder is None:
                 if backend.state is not BackendState.RECOVERING:
                     backend.close(reason)
-            elif fast and replies.settled and replies.status == IDLE:
+            elif isinstance(backend, Walsender) or (fast and replies.settled and replies.status == IDLE):
+                # There is no moment to wait for at which a walsender is free.
                 backend.close(reason)
         self._maintain()
 
@@ -236,6 +272,7 @@ class Pool(Stock):
         # Those who wait first: else it would open connections for them instead of those that it gives up.
         self.queue.end(error)
         self.greeting.failed(error)
+        self.walsenders.refuse(error)
         self._give_up_opening()
         for backend in list(self.backends.values()):
             if backend.state is BackendState.RECOVERING:
@@ -273,6 +310,8 @@ class Pool(Stock):
         limits = self.limits
         staying = [backend for backend in self.backends.values() if not backend.retired]
         if limits.size:
+            # Walsenders stay, and count first: there is no moment at which one is free.
+            staying.sort(key=lambda backend: not isinstance(backend, Walsender))
             for backend in staying[limits.size + limits.reserve :]:
                 backend.retire("too many servers in the pool")
 
@@ -287,6 +326,8 @@ class Pool(Stock):
         self.contend()
         if self._timer is not None:
             self._timer.cancel()
+        self.walsenders.refuse(error)
+        self.walsenders.stop()
         self._give_up_opening()
         self.queue.end(error)
         self.greeting.failed(error)
@@ -303,3 +344,4 @@ class Pool(Stock):
         """:meth:`shut`, and returns when nothing is left of it."""
         self.shut(error)
         await self._opening.ended()
+        await self.walsenders.ended()

@@ -43,6 +43,7 @@ class Leasing(Lifecycle):
 
     def _agree(self, terms: Terms) -> None:
         super()._agree(terms)
+        self.requests.session_state = None if terms.keeps else terms.session_state
         # Elsewhere the bytes go straight to the transport.
         self.relay = self._relay_statement if terms.pool_mode == STATEMENT else self.transport.write
 
@@ -90,7 +91,7 @@ class Leasing(Lifecycle):
         now = self._time()
         if self._begun_at and not self._request:
             self._ends(now)
-        if self.terms.keeps or self._request:
+        if self._stays(backend):
             self._keep_on(backend, now)
             return
         failed, self._unpinned_failed = self._unpinned_failed, False
@@ -98,6 +99,10 @@ class Leasing(Lifecycle):
         self._particular = self.terms.particular
         self._handle(Event.UNPINNED_FAILED if failed else Event.SETTLED)
         self._rests(now)
+
+    def _stays(self, backend: Backend) -> bool:
+        """Whether the backend is kept, though it is settled."""
+        return self.terms.keeps or bool(self._request)
 
     def _keep_on(self, backend: Backend, now: float) -> None:
         if self.terms.keeps and self._keeping is None:
@@ -131,7 +136,7 @@ class Leasing(Lifecycle):
                     self.transport.write(server.parameter_status(name, value))
         if replies.undone or replies.restored:
             # As in Postgres, where a reset goes back to the startup packet. Which of them it was is not known: all are.
-            self._undone = self.terms.keeps
+            self._undone = self._undone or self._keeping is not None
         if not replies.in_step:
             backend.retire(OUT_OF_STEP)
         again = replies.again

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from pgtrunk.wire import backend as server
+from pgtrunk.wire.frontend import TERMINATE_MESSAGE
 from pgtrunk_gateway.address import readable
 from pgtrunk_gateway.errors import GatewayError, QueryCanceled, ShuttingDown
 from pgtrunk_gateway.pool.backend import ids
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.relay.context import Context
     from pgtrunk_gateway.relay.login import Admission, SessionLogin
     from pgtrunk_gateway.session.parameters import Profile
+    from pgtrunk_gateway.session.sql.traces import Traces
 
-__all__ = ["FULL", "HELD", "SUSPENDED", "Lifecycle"]
+__all__ = ["FULL", "HELD", "SUSPENDED", "UNREAD", "Lifecycle"]
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,8 @@ FULL: Final = 2
 """Reading is paused since the backend's socket is full."""
 SUSPENDED: Final = 4
 """Reading is paused since the gateway is suspended."""
+UNREAD: Final = 8
+"""Reading is paused since the client does not read what it is told without a backend."""
 
 
 class Lifecycle(Visible):
@@ -51,7 +55,8 @@ class Lifecycle(Visible):
         self.state = State.LOGIN
         self.backend: Backend | None = None
         """Held in LEASED and HOLDING, and in no other state."""
-        self.requests = Requests(context.catalogue, tracked=context.config.max_prepared_statements > 0)
+        tracked = context.config.max_prepared_statements > 0
+        self.requests = Requests(context.catalogue, tracked=tracked, stir=self._stir)
         self.login: SessionLogin | None = None
         """In LOGIN."""
         self.admission: Admission | None = None
@@ -77,7 +82,7 @@ class Lifecycle(Visible):
         self._unpinned_failed = False
         self._error: GatewayError | None = None
         self._keeping: str | None = None
-        """In session mode: what the backend that it holds has to be reset with; "" for nothing."""
+        """What the backend that it keeps has to be reset with, "" for nothing; None: it keeps none."""
         self._reason = "client unexpected eof"
         self._linger: asyncio.TimerHandle | None = None
 
@@ -126,6 +131,10 @@ class Lifecycle(Visible):
 
     def settled(self) -> None:
         """Nothing is owed any more."""
+        raise NotImplementedError
+
+    def _stir(self, traces: Traces) -> None:
+        """What is about to be sent may leave these behind."""
         raise NotImplementedError
 
     # -- events --------------------------------------------------------------------------------------------------------
@@ -182,8 +191,8 @@ class Lifecycle(Visible):
 
     @property
     def _between(self) -> bool:
-        """In session mode, a backend is kept and there is no transaction."""
-        return self.backend is not None and self._turn_at > 0 and not self._begun_at
+        """A backend is kept, and there is no transaction."""
+        return self.state is State.LEASED and self._turn_at > 0 and not self._begun_at
 
     def reconfigure(self) -> None:
         """The configuration is another one. What runs goes on; in session mode too its mode ends with a transaction."""
@@ -203,7 +212,7 @@ class Lifecycle(Visible):
         """The gateway is stopping, and this is the moment to end: without a backend, which in transaction mode is
         outside a transaction. In session mode it is waited for, as in PgBouncer: it may keep there what it cannot lose.
         """
-        if self.state in (State.LOGIN, State.IDLE, State.WAITING, State.SKIPPING):
+        if self.state in (State.LOGIN, State.IDLE, State.BEGUN, State.WAITING, State.SKIPPING):
             self.fail(ShuttingDown("server shutting down"))
 
     def kill(self, error: GatewayError | None = None) -> None:
@@ -249,7 +258,10 @@ class Lifecycle(Visible):
         return False
 
     def vanished(self) -> None:
-        """The client is gone without a word."""
+        """The client is gone without a word; or with one that has been held until now."""
+        if self._late == TERMINATE_MESSAGE:
+            self._reason = "client close request"
+            self._handle(Event.LEFT)
         self._handle(Event.VANISHED)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -293,7 +305,7 @@ class Lifecycle(Visible):
             backend.resume_reading()
         if self._paused & FULL:
             self._resume(FULL)
-        reset = self._take_reset()
+        reset = self._take_reset(backend)
         if self.requests.keeps:
             self.requests.keep(False, tracked=self.terms.tracked)
             backend.replies.notifies = False
@@ -302,8 +314,8 @@ class Lifecycle(Visible):
         else:
             backend.reset(reset, self._patience)
 
-    def _take_reset(self) -> str | None:
-        """What a backend that is given back has to be reset with; None: it need not be."""
+    def _take_reset(self, backend: Backend) -> str | None:
+        """What ``backend``, which is given back, has to be reset with; None: it need not be."""
         keeping, self._keeping = self._keeping, None
         return self.terms.reset_query if keeping is None else keeping or None
 
@@ -327,7 +339,8 @@ class Lifecycle(Visible):
             if backend.abandon(reason, unfinished=unfinished, timeout=self._patience):
                 self.context.cancels.cancel(backend)
             return
-        running = backend.recover(open_batch=self.requests.open, timeout=self._patience, reset=self._take_reset())
+        reset = self._take_reset(backend)
+        running = backend.recover(open_batch=self.requests.open, timeout=self._patience, reset=reset)
         if running and cancel:
             self.context.cancels.cancel(backend)
 
@@ -356,7 +369,7 @@ class Lifecycle(Visible):
         )
 
     def _ready(self) -> None:
-        self.transport.write(server.ready())
+        raise NotImplementedError
 
     def _close(self) -> None:
         if self.login is not None:

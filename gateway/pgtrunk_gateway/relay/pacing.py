@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Pacing"]
 
-_RESTS = frozenset({State.IDLE, State.SKIPPING})
+_RESTS = frozenset({State.IDLE, State.BEGUN, State.SKIPPING})
 
 
 class Pacing(asyncio.Protocol):

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Final
 from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire.frontend import SYNC, TERMINATE
 from pgtrunk_gateway.errors import GatewayError, MessageTooLarge, NotSupported, ProtocolError
-from pgtrunk_gateway.relay.leasing import STATEMENT, Leasing
-from pgtrunk_gateway.relay.lifecycle import HELD, SUSPENDED
+from pgtrunk_gateway.relay.begun import Begun
+from pgtrunk_gateway.relay.leasing import STATEMENT
+from pgtrunk_gateway.relay.lifecycle import HELD, SUSPENDED, UNREAD
 from pgtrunk_gateway.relay.login import Admission, SessionLogin
 from pgtrunk_gateway.session.parameters import dialect
 from pgtrunk_gateway.session.replies import IDLE
 from pgtrunk_gateway.session.requests import BrokenRequest
-from pgtrunk_gateway.session.shapes import OTHER, shape_within
+from pgtrunk_gateway.session.shapes import OTHER, QUERY, shape_within
 from pgtrunk_gateway.session.skipping import skip_batch, skip_idle, skip_refused
+from pgtrunk_gateway.session.sql.blocks import MAY_BEGIN
 from pgtrunk_gateway.session.state import Event, State
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ log = logging.getLogger(__name__)
 
 _IDLE: Final = IDLE
 _TERMINATE: Final = b"X"
+_T: Final = (b"t", b"T")
 _STATE_IDLE: Final = State.IDLE
 _STATE_LEASED: Final = State.LEASED
 _HOLD: Final = 16 << 10
@@ -45,7 +48,7 @@ _PATIENCE: Final = 60.0
 """Seconds that a client has for the rest of a message that is too large."""
 
 
-class Session(Leasing):
+class Session(Begun):
     """A client's session over any front."""
 
     def __init__(self, context: Context, front: str) -> None:
@@ -117,7 +120,10 @@ class Session(Leasing):
         self._data_received(data)
 
     def _begin(self, data: bytes, shape: int) -> None:
-        """A request comes and no backend is held. IDLE -> LEASED where one is free, as the table has it."""
+        """A request comes and no backend is held. IDLE or BEGUN -> LEASED where one is free, as the table has it."""
+        may = MAY_BEGIN[data[5]] if shape == QUERY else 0
+        if may and (may == 1 or data[6:7] in _T) and self.state is _STATE_IDLE and self._begins_lazily(data):
+            return
         backend = self._pool.take(self)
         if backend is None:
             self._request = data
@@ -145,6 +151,8 @@ class Session(Leasing):
             if settings and not self._certain:
                 self._send_settings_alone(settings, data, shape)
                 return
+        if self._begin_text:
+            settings += self._begin_now(backend)
         self.stats.received += len(data)
         try:
             out = self.requests.plan(data, replies, shape)
@@ -192,9 +200,9 @@ class Session(Leasing):
             else:
                 self._clients_turn()
             return
-        if (backend.cancels and not self._request) or replies.fatal is not None:
-            # It will be released when the cancels have ended, or is about to be lost. But what is held for its settings
-            # goes out, for the cancel to find it.
+        if (backend.cancels and not (self._request or self._cancels_what_is_held)) or replies.fatal is not None:
+            # It will be released when the cancels have ended, or is about to be lost. But what is held while the gateway
+            # sets or asks something goes out, for the cancel to find it.
             return
         if self.state is not _STATE_LEASED or self._client_full or self._paused or self._particular:
             self._settle(backend)
@@ -249,6 +257,7 @@ class Session(Leasing):
             self._turn_ends()
         if self.backend is not None:
             self.stats.received += len(part)
+            self.requests.read_on(part, more=bool(self._inbound.rest))
             self.backend.transport.write(part)
             if not self._inbound.rest and self.backend.replies.settled:
                 # The answer came before the end of the message: an error, in COPY above all.
@@ -261,12 +270,14 @@ class Session(Leasing):
             if self.state is State.LEASED:
                 self._send(data)
                 return
-            if self.state is State.IDLE:
+            if self.state is State.BEGUN:
+                data = self._within(data)
+            if self.state is State.IDLE or self.state is State.BEGUN:
                 data = skip_idle(data)
                 if data[:1] == _TERMINATE:
                     self._leave_politely()
                 elif data:
-                    self._begin(data, OTHER)
+                    self._begin(data, self._shape_of(data))
                 return
             if self.state is not State.SKIPPING:
                 return
@@ -274,7 +285,7 @@ class Session(Leasing):
 
     def _skipped(self, kind: int, data: bytes) -> bytes:
         if kind == SYNC:
-            self._handle(Event.SYNCED)
+            self._synced()
         elif kind == TERMINATE:
             self._leave_politely()
         return data
@@ -348,6 +359,7 @@ class Session(Leasing):
 
     def resume_writing(self) -> None:
         self._client_full = False
+        self._resume(UNREAD)
         if self.backend is not None and not self._paused & SUSPENDED:
             self.backend.resume_reading()
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from pgtrunk_gateway.config.settings import Config, DatabaseConfig, PoolMode
+    from pgtrunk_gateway.config.settings import Config, DatabaseConfig, PoolMode, SessionState
 
 __all__ = ["Terms"]
 
@@ -26,6 +26,11 @@ class Terms:
     tracked: bool = True
     """Whether named statements follow the session (max_prepared_statements, and not in session mode)."""
 
+    lazy_begin: bool = False
+    """Whether BEGIN by itself waits for what follows it; only where a backend is given back after a transaction."""
+    session_state: SessionState = "pin"
+    """What becomes of state that cannot be carried, where the backend is not kept anyway."""
+
     @classmethod
     def of(cls, config: Config, database: DatabaseConfig, user: str) -> Self:
         """Those of a session of ``user`` in ``database``."""
@@ -40,6 +45,8 @@ class Terms:
             client_idle_timeout=config.resolve_client_idle_timeout(user),
             reset_query=config.server_reset_query or None if keeps or config.server_reset_query_always else None,
             tracked=config.max_prepared_statements > 0 and not keeps,
+            lazy_begin=config.lazy_begin and mode == "transaction",
+            session_state=config.session_state,
         )
 
     @property

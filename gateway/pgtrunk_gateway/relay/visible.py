@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pgtrunk_gateway.relay.pacing import Pacing
 from pgtrunk_gateway.session.parameters import TRACKED
+from pgtrunk_gateway.session.sql.traces import Pin
 from pgtrunk_gateway.session.state import State
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ class Visible(Pacing):
     profile: Profile
     """The settings that the client wants."""
 
+    pins = Pin.NONE
+    """For what it keeps its backend."""
+    pinned_at = 0.0
+    """Since when, by the loop's clock."""
+
     def __init__(self) -> None:
         super().__init__()
         self.connect_time = time.time()
@@ -34,6 +40,11 @@ class Visible(Pacing):
         """When the last transaction or query began, in seconds since 1970."""
         last = max(self._since, self._asked_at, self._begun_at, self._turn_at)
         return self.connect_time + last - self._since
+
+    @property
+    def waits(self) -> bool:
+        """Whether a request of it waits for a backend."""
+        return self.state is State.WAITING
 
     @property
     def wait(self) -> float:

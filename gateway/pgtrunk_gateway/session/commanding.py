@@ -1,6 +1,6 @@
 """SQL commands that name prepared statements: their names become the gateway's, and follow the session like all others.
 
-Between :class:`~pgtrunk_gateway.session.preparing.Preparing` and :class:`~pgtrunk_gateway.session.requests.Requests`.
+Between :class:`~pgtrunk_gateway.session.tracing.Tracing` and :class:`~pgtrunk_gateway.session.requests.Requests`.
 
 - PREPARE makes a statement of a name of ours (:class:`~pgtrunk_gateway.session.sql_statements.Made`); on another
   backend the same PREPARE goes ahead, hidden, when the statement is first used there.
@@ -21,40 +21,36 @@ from typing import TYPE_CHECKING
 
 from pgtrunk.wire import frontend as client
 from pgtrunk_gateway.session import owed
-from pgtrunk_gateway.session.parameters import escapes
-from pgtrunk_gateway.session.preparing import Preparing
-from pgtrunk_gateway.session.sql.commands import DEALLOCATE, PREPARE, glance, naming_commands
+from pgtrunk_gateway.session.sql.commands import DEALLOCATE, EXECUTE, PREPARE
+from pgtrunk_gateway.session.sql.traces import NOTHING
 from pgtrunk_gateway.session.sql_statements import Made, Template, passes, passing, quoted
 from pgtrunk_gateway.session.statements import Statement, foreign
+from pgtrunk_gateway.session.tracing import Tracing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pgtrunk_gateway.session.owed import Owed
     from pgtrunk_gateway.session.replies import Replies
     from pgtrunk_gateway.session.sql.commands import Naming
+    from pgtrunk_gateway.session.sql.traces import Traces
     from pgtrunk_gateway.session.statements import Catalogue
 
 __all__ = ["Commanding"]
 
 
-class Commanding(Preparing):
+class Commanding(Tracing):
     """The commands of one session."""
 
-    __slots__ = ("_begun", "_portals", "tracked")
+    __slots__ = ("_begun", "_portals")
 
-    def __init__(self, catalogue: Catalogue, *, tracked: bool) -> None:
-        super().__init__(catalogue)
-        self.tracked = tracked
+    def __init__(
+        self, catalogue: Catalogue, *, tracked: bool, stir: Callable[[Traces], None] | None = None
+    ) -> None:
+        super().__init__(catalogue, tracked=tracked, stir=stir)
         self._begun = 0
         self._portals: dict[bytes, Template] = {}
         """The portals that were bound to a template."""
-
-    def _commands(self, data: bytes, start: int, end: int) -> tuple[Naming, ...]:
-        """The commands in the text at ``start``, which ends before ``end``."""
-        if not self.tracked or not start < end < len(data) or not glance(data, start, end):
-            return ()
-        if data.find(0, start, end + 1) != end:
-            return ()
-        return naming_commands(data[start:end], escapes=escapes(self.dialect))
 
     def _bound(self, portal: bytes, statement: Statement) -> None:
         if isinstance(statement, Template):
@@ -64,10 +60,13 @@ class Commanding(Preparing):
 
     # -- simple queries ------------------------------------------------------------------------------------------------
 
-    def _command(self, found: tuple[Naming, ...], data: bytes, pos: int, end: int, replies: Replies) -> None:
-        """Puts the Query at ``pos`` with these commands in its text; the caller owes the entry of the query."""
+    def _command(
+        self, found: tuple[Naming, ...], traces: Traces, data: bytes, pos: int, end: int, replies: Replies
+    ) -> None:
+        """Puts the Query at ``pos`` with these commands in its text, which leaves ``traces``; the caller owes the entry
+        of the query."""
         self._used = {self.statements[command.name] for command in found if command.name in self.statements}
-        targets = self._look_up(found, data, pos, replies)
+        targets = self._look_up(found, traces, data, pos, replies)
         text, out, at = data[pos + 5 : end - 1], [], 0
         steps: list[Owed] = []
         for command in found:
@@ -87,7 +86,7 @@ class Commanding(Preparing):
         self._replace(data, pos, end, client.query(b"".join([*out, text[at:]])))
 
     def _look_up(
-        self, found: tuple[Naming, ...], data: bytes, pos: int, replies: Replies
+        self, found: tuple[Naming, ...], traces: Traces, data: bytes, pos: int, replies: Replies
     ) -> list[tuple[bytes, Owed | Made | None]]:
         """What each name is on the backend, and what its command leaves; sends ahead what that asks for."""
         targets: list[tuple[bytes, Owed | Made | None]] = []
@@ -98,6 +97,7 @@ class Commanding(Preparing):
             known = self.statements.get(command.name)
             if command.kind == PREPARE and known is None:
                 made = Made(self.catalogue.new_name(len(command.name)), data[pos + 5 :], command)
+                made.traces = traces or None
                 ours.add(made)
                 self.statements[command.name] = made
                 targets.append((made.name, made))
@@ -109,6 +109,8 @@ class Commanding(Preparing):
                 targets.append((known.name, None))
             else:
                 before = len(self._entries)
+                if known.traces is not None:
+                    self._touch(known.traces)
                 targets.append((self._ensure(known, data, pos, replies).name, None))
                 can_fail = can_fail or len(self._entries) > before
         if can_fail and not was_open:
@@ -153,9 +155,26 @@ class Commanding(Preparing):
     def _statement(self, name: bytes, body: bytes, data: bytes, start: int, end: int) -> Statement:
         """What a Parse with the text at ``start`` makes; ``body`` is what it has behind the name."""
         text_end = data.find(0, start, end)
-        if text_end >= 0 and len(found := self._commands(data, start, text_end)) == 1:
-            return Template(name, body, found[0])
-        return self.catalogue.intern(len(name), body, self.dialect) if name else Statement(b"", body)
+        reading = self._read(data, start, text_end)
+        if len(reading.naming) == 1 and self.tracked:
+            statement: Statement = Template(name, body, reading.naming[0])
+        else:
+            statement = self.catalogue.intern(len(name), body, self.dialect) if name else Statement(b"", body)
+        if reading.traces:
+            statement.traces = reading.traces
+        return statement
+
+    def _leaves(self, statement: Statement) -> Traces | None:
+        """The traces of running ``statement``."""
+        if not isinstance(statement, Template):
+            return statement.traces
+        own, known = statement.traces or NOTHING, self.statements.get(statement.command.name)
+        if statement.command.kind == PREPARE:
+            # Its parameters have their values when what it makes is run.
+            return own.unbound
+        if statement.command.kind == EXECUTE and known is not None and known.traces is not None:
+            return own | known.traces.resolved()
+        return own
 
     def _ensure(self, statement: Statement, data: bytes, pos: int, replies: Replies) -> Statement:
         if isinstance(statement, Template):
@@ -187,6 +206,7 @@ class Commanding(Preparing):
             if command.kind != PREPARE:
                 return self._foreign(command.name)
             template.made = template.made or Made(self.catalogue.new_name(len(command.name)), template.text, command)
+            template.made.traces = template.traces
             return template.made.name
         if command.kind == DEALLOCATE:
             name = passing(0)

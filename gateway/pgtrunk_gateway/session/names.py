@@ -47,7 +47,12 @@ class Names:
             self.dialect = dialect
             for name, statement in self.statements.items():
                 if type(statement) is Statement:
-                    self.statements[name] = self.catalogue.intern(len(name), statement.body, dialect)
+                    self.statements[name] = self._anew(name, statement, dialect)
+
+    def _anew(self, name: bytes, statement: Statement, dialect: Profile) -> Statement:
+        anew = self.catalogue.intern(len(name), statement.body, dialect)
+        anew.traces = anew.traces or statement.traces
+        return anew
 
     def name(self, name: bytes, after: Statement) -> Statement | None:
         """A Parse gives ``name`` to ``after`` -> what it meant before, which makes it unlikely."""
@@ -109,7 +114,7 @@ class Names:
             self.catalogue.retire(len(name), statement)
             if type(statement) is Statement:
                 self._lost[statement.name] = name
-                self.statements[name] = self.catalogue.intern(len(name), statement.body, statement.dialect)
+                self.statements[name] = self._anew(name, statement, statement.dialect)
             else:
                 kept.append(statement)
         return kept

@@ -1,17 +1,21 @@
 """What a backend says beside its answers, noted for the session: above all which settings the backend has now.
 
 What it reports it says itself. What it does not report is known because the gateway has set it, until something is
-heard that may have changed it: SET or RESET, by their tags, make it doubtful, DISCARD ALL undoes it. Pure.
+heard that may have changed it, or is asked: SET or RESET, by their tags, make it doubtful, DISCARD ALL undoes it. Pure.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import backend as server
 from pgtrunk_gateway.session.cutting import Cutting
-from pgtrunk_gateway.session.parameters import DIALECT, doubted
+from pgtrunk_gateway.session.parameters import DIALECT, doubted, pack
+
+if TYPE_CHECKING:
+    from pgtrunk_gateway.session.inquiry import Answer
+    from pgtrunk_gateway.session.owed import Asking
 
 __all__ = ["DISCARDED", "Noting"]
 
@@ -27,13 +31,19 @@ class Noting(Cutting):
     __slots__ = (
         "_resets_at",
         "again",
+        "answer",
+        "discarded",
+        "failed_inquiry",
         "failed_unpinned",
         "hidden_error",
         "in_step",
+        "is_followed",
+        "loaded",
         "noted",
         "others",
         "parameters",
         "parameters_changed",
+        "profile_changed",
         "restored",
         "shown",
         "undone",
@@ -47,6 +57,8 @@ class Noting(Cutting):
         """What the gateway has set of what is not reported; see :func:`~pgtrunk_gateway.session.parameters.pack`."""
         self.in_step = True
         """Whether what the backend says is known to be the answer to what it was asked."""
+        self.is_followed = False
+        """Whether the session that has it sees what it changes in its settings, and asks after that."""
         self._resets_at = -1
         self.take_notes()
 
@@ -56,11 +68,19 @@ class Noting(Cutting):
         """Any of the following, or the backend fell out of step."""
         self.again = False
         """The last request is to be asked again: a plan was stale."""
+        self.answer: Answer | None = None
+        """What the session has left here, where that was asked; with ``failed_inquiry``, it is not known."""
+        self.failed_inquiry = False
+        self.discarded = False
+        """DISCARD ALL ran."""
+        self.loaded = False
+        """LOAD ran."""
         self.failed_unpinned = False
         """A batch failed whose end was a Sync that only the gateway sent."""
         self.parameters_changed = False
-        """A ParameterStatus came, hidden or not, or a hidden query ended, which may have set what was set already; or
-        :attr:`others` have changed."""
+        """A ParameterStatus came, hidden or not, or a hidden query ended, which may have set what was set already."""
+        self.profile_changed = False
+        """The same, or :attr:`others` have changed."""
         self.shown: set[str] = set()
         """The parameters whose last ParameterStatus the session got."""
         self.restored: set[str] = set()
@@ -81,7 +101,7 @@ class Noting(Cutting):
             self._out_of_step()
             return
         self.parameters[name] = value
-        self.parameters_changed = self.noted = True
+        self.parameters_changed = self.profile_changed = self.noted = True
         self.shown.discard(name)
         self.restored.discard(name)
         if hidden:
@@ -101,13 +121,26 @@ class Noting(Cutting):
     def _has(self, others: str) -> None:
         """It has these of what is not reported."""
         self.others = others
-        self.parameters_changed = self.noted = True
+        self.profile_changed = self.noted = True
+
+    def _answered(self, asking: Asking) -> None:
+        """What a session has left here has been told, or not."""
+        self.noted = True
+        try:
+            self.answer = None if asking.failed else asking.inquiry.read(map(bytes, asking.rows))
+        except (ProtocolViolation, ValueError):
+            self._out_of_step()
+        self.failed_inquiry = self.answer is None
+        if self.answer is not None and asking.inquiry.names:
+            self._has(pack(self.answer.settings))
 
     def _settings_tag(self, tag: bytes) -> None:
         """A command with this tag has ended."""
         if tag == DISCARDED:
-            self.undone = True
+            self.discarded = self.undone = True
             self._has("")
         elif tag in _SETTING and self.others:
             self.undone = self.undone or tag == _RESET
-            self._has(doubted(self.others))
+            self.noted = True
+            if not self.is_followed:
+                self._has(doubted(self.others))

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 from pgtrunk.wire.backend import CLOSE_COMPLETE_MESSAGE, PARSE_COMPLETE_MESSAGE
 
 if TYPE_CHECKING:
+    from pgtrunk_gateway.session.inquiry import Inquiry
     from pgtrunk_gateway.session.statements import Statement
 
 __all__ = [
     "AHEAD",
     "BATCH",
+    "BEGIN",
     "BIND",
     "CLOSE",
     "COMMAND",
@@ -24,6 +26,7 @@ __all__ = [
     "DESCRIBE",
     "DESCRIBE_AGAIN",
     "EXECUTE",
+    "FAILING",
     "HIDDEN_BIND",
     "HIDDEN_CLOSE",
     "HIDDEN_PARSE",
@@ -36,10 +39,12 @@ __all__ = [
     "TOLD",
     "Again",
     "Applying",
+    "Asking",
     "Closing",
     "Naming",
     "Owed",
     "Parsing",
+    "Refused",
     "closed",
     "made",
     "parsed",
@@ -157,6 +162,28 @@ class Applying(Owed):
         self.failed = False
 
 
+class Asking(Owed):
+    """The gateway asks what the session has left on the backend; ``rows`` are bodies of DataRow, the last maybe in part."""
+
+    __slots__ = ("failed", "inquiry", "rows")
+
+    def __init__(self, inquiry: Inquiry) -> None:
+        super().__init__("inquiry", b"Z", hidden=True)
+        self.inquiry = inquiry
+        self.rows: list[bytearray] = []
+        self.failed = False
+
+
+class Refused(Naming):
+    """A text that the gateway refuses. In its place went one that fails, so that the transaction does what it does after
+    an error; the client gets ``message``, in place of that error."""
+
+    __slots__ = ()
+
+    def __init__(self, ends: bytes, before: Statement | None, message: bytes) -> None:
+        super().__init__("refused", ends, b"", before, None, message=message)
+
+
 class Closing(Owed):
     """An injected Close of ``statement``, in the batch of this number: it had to make room."""
 
@@ -201,6 +228,10 @@ HIDDEN_PARSE = Owed("hidden parse", b"1", hidden=True)
 HIDDEN_BIND = Owed("hidden bind", b"2", hidden=True)
 HIDDEN_CLOSE = Owed("hidden close", b"3", hidden=True)
 COMMAND = Owed("command", b"C", simple=True)
+BEGIN = tuple(Owed("begin", ends, hidden=True) for ends in (b"1", b"2", b"C", b"3"))
+"""The client has been told long ago that its transaction has begun; now it has, when the third of these is answered."""
+FAILING = Owed("failing", b"Z", hidden=True)
+"""And that it has failed, which is brought about by something that fails."""
 AHEAD = Owed("ahead", b"Z", hidden=True, syncs=True)
 """The end of what had to be prepared for the simple query behind it. If that failed, the client has had the error."""
 TOLD = Owed("told", b"Z", hidden=True)

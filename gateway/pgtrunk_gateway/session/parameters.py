@@ -31,6 +31,7 @@ __all__ = [
     "is_name",
     "pack",
     "profile",
+    "quote",
     "setting_name",
     "startup_value",
     "unpack",
@@ -197,11 +198,11 @@ def _assignment(name: str, value: str, encoding: str) -> str:
     if not value.isascii():
         # In the encoding of the session, while the backend reads this in that of whoever used it last.
         octets = value.encode("utf-8", "surrogateescape").hex()
-        text = f"pg_catalog.convert_from(pg_catalog.decode('{octets}','hex'),{_quote(encoding)})"
+        text = f"pg_catalog.convert_from(pg_catalog.decode('{octets}','hex'),{quote(encoding)})"
         return f"SELECT pg_catalog.set_config('{name}',{text},false)"
     if name in _LISTS:
-        return f"SELECT pg_catalog.set_config('{name}',{_quote(value)},false)"
-    return f"SET {_identifier(name)}={_quote(value)}"
+        return f"SELECT pg_catalog.set_config('{name}',{quote(value)},false)"
+    return f"SET {_identifier(name)}={quote(value)}"
 
 
 def _identifier(name: str) -> str:
@@ -209,7 +210,8 @@ def _identifier(name: str) -> str:
     return name if name in TRACKED else ".".join(f'"{part}"' for part in name.split("."))
 
 
-def _quote(value: str) -> str:
+def quote(value: str) -> str:
+    """``value`` as a literal, whatever standard_conforming_strings is."""
     quoted = value.replace("'", "''")
     # Whether a backslash is special depends on standard_conforming_strings, unless the literal says so itself.
     return "E'" + quoted.replace("\\", "\\\\") + "'" if "\\" in value else f"'{quoted}'"

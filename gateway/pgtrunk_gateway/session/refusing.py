@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pgtrunk_gateway.session import owed as entries
 from pgtrunk_gateway.session.noting import Noting
-from pgtrunk_gateway.session.owed import Again, Closing, Naming, Owed, Parsing
+from pgtrunk_gateway.session.owed import Again, Closing, Naming, Owed, Parsing, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ _READIES: Final = b"Z\0\0\0\x05"
 class Refusing(Noting):
     """The queue, and what an error does to it."""
 
-    __slots__ = ("asker", "batch", "last", "left", "passed", "prepared", "queue", "skipping", "status")
+    __slots__ = ("asker", "batch", "last", "left", "passed", "prepared", "queue", "skipping", "status", "unbegun")
 
     def __init__(self, prepared: Prepared, parameters: dict[str, str]) -> None:
         super().__init__(parameters)
@@ -48,6 +48,8 @@ class Refusing(Noting):
         """How many entries it left, but for those at once given; where it is no BATCH."""
         self.passed = 0
         """The batch that was the last to be sent when a chunk came to which more will come."""
+        self.unbegun: bytes | None = None
+        """Body of the ErrorResponse to a BEGIN of which the client was told that it had succeeded."""
 
     # -- a stale plan --------------------------------------------------------------------------------------------------
 
@@ -90,6 +92,20 @@ class Refusing(Noting):
         if not self.skipping and self.queue[0] is entries.AHEAD:
             self._tell_no_more()
 
+    def _never_begun(self, error: bytes) -> None:
+        """BEGIN has failed, at the head, or something of what it was sent with."""
+        # Somebody on the server has cancelled it. What came with it is skipped, up to its Sync; but what was sent behind
+        # that runs outside of the transaction that it was meant for. The client, which is told of BEGIN, shall not take
+        # the answers for what they are not.
+        self.unbegun = self.unbegun or error
+        if not self.queue[0].ready:
+            self._skip_to_sync(taken=False)
+        self._out_of_step()
+        behind = [owed for owed in self.queue if not (owed.given or owed.simple)]
+        self.queue.clear()
+        for owed in behind:
+            self.queue.append(Owed("muted", owed.ends, hidden=True, syncs=owed.syncs))
+
     def _tell_no_more(self) -> None:
         # The query that needed it will fail too, but the client has had its error.
         ahead = self.queue.popleft()
@@ -114,7 +130,7 @@ class Refusing(Noting):
             forget = self.prepared.doubt if taken else self.prepared.forget
             forget(refused.statement, refused.batch)
         if isinstance(refused, Naming):
-            if refused.after is not None:
+            if refused.after is not None or isinstance(refused, Refused):
                 # The backend did try: of an unnamed statement it does not have the one before any more either.
                 refused.before = None
             self._undo(refused)

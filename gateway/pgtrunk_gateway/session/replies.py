@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from pgtrunk_gateway.session import owed as entries
 from pgtrunk_gateway.session.noting import DISCARDED
-from pgtrunk_gateway.session.owed import Again, Applying, Closing, Naming, Owed, Parsing
+from pgtrunk_gateway.session.owed import Again, Applying, Asking, Closing, Naming, Owed, Parsing, Refused
 from pgtrunk_gateway.session.refusing import IDLE, Refusing
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ __all__ = ["IDLE", "Replies"]
 _HEAD = Struct("!BI").unpack_from
 """As in :mod:`pgtrunk.wire.framing`, but no length, however wrong, leads backwards."""
 _READY: Final = ord("Z")
+_ROW: Final = ord("D")
 _COMPLETE: Final = ord("C")
 _ERROR: Final = ord("E")
 _PARAMETER: Final = ord("S")
@@ -56,8 +57,10 @@ _TAKEN = b"\0C42P05\0"
 _STALE_PLAN = b"\0RRevalidateCachedQuery\0"
 """The routine that finds a plan to return other columns than before; its SQLSTATE, 0A000, is that of much else."""
 _LONGEST_TAG: Final = 19
-_TAGS = bytes({16: 1, 19: 1, 8: 2, 10: 2}.get(length, 0) for length in range(_LONGEST_TAG + 1))
-"""By the length of CommandComplete: 1 for DISCARD ALL and DEALLOCATE ALL, 2 for SET and RESET."""
+_TAGS = bytes({16: 1, 19: 1, 9: 1, 8: 2, 10: 2}.get(length, 0) for length in range(_LONGEST_TAG + 1))
+"""By the length of CommandComplete: 1 for DISCARD ALL, DEALLOCATE ALL and LOAD, 2 for SET and RESET."""
+_BEGUN: Final = entries.BEGIN[2]
+_BLOCK: Final = ord("T")
 _WATCHED = bytes(kind in b"ZCSGWEA" for kind in range(256))
 
 
@@ -132,6 +135,8 @@ class Replies(Refusing):
                 data = self._carry + data
                 self._carry = b""
             pos = self._need
+            if self._dropping:
+                self._collect(data[:pos])
             if pos > len(data):
                 self._need = pos - len(data)
                 return b"" if self._dropping else data
@@ -159,6 +164,7 @@ class Replies(Refusing):
                 self._dropping = self._hides()
                 if self._dropping:
                     self._emit(data, pos, size)
+                    self._collect(data[pos + 5 :], begins=True)
                 pos = end
                 break
             if end > size:
@@ -221,6 +227,8 @@ class Replies(Refusing):
         owed = self.queue[0]
         if owed.hidden or (kind == _PARAMETERS and owed is entries.DESCRIBE_AGAIN):
             self._emit(data, start, end)
+            if kind == _ROW:
+                self._collect(data[start + 5 : end], begins=True)
         if kind not in owed.ends:
             return
         self.queue.popleft()
@@ -234,11 +242,24 @@ class Replies(Refusing):
                 self.asker.redo(owed)
         elif isinstance(owed, Closing):
             self.prepared.closed(owed.statement, owed.batch)
+        elif owed is _BEGUN:
+            # What ReadyForQuery would say if there were one.
+            self.status = _BLOCK
         if self.queue and self.queue[0].given:
             self._insert(data, end, self.take_given())
 
+    def _collect(self, part: bytes, *, begins: bool = False) -> None:
+        """A row that the session does not get, or part of one: it may be one that the gateway has asked for."""
+        asking = self.queue[0] if self.queue else None
+        if isinstance(asking, Asking):
+            if begins:
+                asking.rows.append(bytearray())
+            asking.rows[-1] += part
+
     def _tag(self, body: bytes) -> None:
         self._settings_tag(body)
+        if body == b"LOAD\0":
+            self.loaded = self.noted = True
         if body in (DISCARDED, b"DEALLOCATE ALL\0"):
             self.prepared.clear()
             if self.asker is not None:
@@ -267,9 +288,12 @@ class Replies(Refusing):
         self._parsed.clear()
         if isinstance(owed, Applying) and not owed.failed:
             self._has(owed.others)
+            self.parameters_changed = True
+        elif isinstance(owed, Asking):
+            self._answered(owed)
         elif owed is entries.HIDDEN_QUERY:
             # A setting that was made without a change of value is not reported; the session wanted it all the same.
-            self.parameters_changed = self.noted = True
+            self.parameters_changed = self.profile_changed = self.noted = True
         if self.queue and self.queue[0].given:
             self._insert(data, end, self.take_given())
 
@@ -322,8 +346,19 @@ class Replies(Refusing):
         if not self.queue:
             return
         head = self.queue[0]
+        if self.fatal is not None and head.hidden:
+            # It is not the answer, and whoever has the backend hears it.
+            return
         if isinstance(head, Applying):
             head.failed = True
+        if isinstance(head, Asking):
+            head.failed = True
+            self._emit(data, start, end)
+            return
+        if self.unbegun is not None or head in entries.BEGIN:
+            self._emit(data, start, end)
+            self._never_begun(message[5:])
+            return
         if head is entries.HIDDEN_QUERY or isinstance(head, Applying):
             # Whose settings they were may be gone: then nobody has to hear of it.
             if head is entries.HIDDEN_QUERY or self.asker is not None:
@@ -332,14 +367,18 @@ class Replies(Refusing):
             self._emit(data, start, end)
             return
         self.unnamed = None
-        if head is entries.TOLD:
+        if head in (entries.TOLD, entries.FAILING):
             self._emit(data, start, end)
             return
         stale = _STALE_PLAN in message and self.asker is not None
         if stale and self._stale(head, message, self._is_first(head, data, start)):
             self._emit(data, start, end)
             return
-        self._translate(message, data, start, end)
+        if isinstance(head, Refused):
+            self._emit(data, start, end)
+            self._out.append(head.message)
+        else:
+            self._translate(message, data, start, end)
         if head.simple:
             self._refuse(lambda owed: owed.ready, taken=_TAKEN in message)
         elif not head.ready:

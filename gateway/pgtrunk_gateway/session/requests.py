@@ -24,16 +24,20 @@ from pgtrunk.wire import frontend as client
 from pgtrunk.wire.framing import HEAD, HEADER_SIZE
 from pgtrunk_gateway.session import owed
 from pgtrunk_gateway.session.commanding import Commanding
-from pgtrunk_gateway.session.reading import statement_name, text_within
+from pgtrunk_gateway.session.reading import bound_values, statement_name, text_within
 from pgtrunk_gateway.session.shapes import EXECUTION, OTHER, QUERY, describes
 from pgtrunk_gateway.session.skipping import batch_end
-from pgtrunk_gateway.session.sql.commands import PLAIN
+from pgtrunk_gateway.session.sql.text import glance
 from pgtrunk_gateway.session.sql_statements import Template
 from pgtrunk_gateway.session.statements import Statement, foreign
+from pgtrunk_gateway.session.tracing import FAILS, refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pgtrunk_gateway.session.owed import Owed
     from pgtrunk_gateway.session.replies import Replies
+    from pgtrunk_gateway.session.sql.traces import Traces
     from pgtrunk_gateway.session.statements import Catalogue
 
 __all__ = ["BrokenRequest", "Requests"]
@@ -56,20 +60,22 @@ class BrokenRequest(ProtocolViolation):
 class Requests(Commanding):
     """The request side of one session."""
 
-    __slots__ = ("_behind", "_described", "_only_prepares", "_queried", "keeps", "terminated", "unfinished", "unpinned")
+    __slots__ = ("_behind", "_described", "_queried", "terminated", "unfinished", "unpinned")
 
-    def __init__(self, catalogue: Catalogue, *, tracked: bool = True) -> None:
-        """``tracked``: named statements follow the session; otherwise they are sent as they are."""
-        super().__init__(catalogue, tracked=tracked)
-        self.keeps = False
-        """The session keeps its backend between transactions: nothing has to be done to give it back sooner."""
+    def __init__(
+        self, catalogue: Catalogue, *, tracked: bool = True, stir: Callable[[Traces], None] | None = None
+    ) -> None:
+        """``tracked``: named statements follow the session; otherwise they are sent as they are.
+
+        ``stir`` is told what a request may leave behind on the backend, before it is sent.
+        """
+        super().__init__(catalogue, tracked=tracked, stir=stir)
         self.unpinned = False
         """The last plan put a Sync in the place of the client's Flush."""
         self.terminated = False
         """The client said Terminate."""
         self.unfinished = 0
         """How many answers are owed for the last message of the last plan, if not all of it was there."""
-        self._only_prepares = True
         self._described: set[bytes] = set()
         """The client's names of statements whose columns it has been told."""
         self._behind = False
@@ -93,12 +99,11 @@ class Requests(Commanding):
         ``shape`` is what :func:`~pgtrunk_gateway.session.shapes.shape_of` says of it, where it was asked. Raises
         :class:`BrokenRequest` at the first message that no client may send.
         """
-        # What the general way would do for these two is written out: every query comes through here. What begins with a
-        # letter that no command of ours does, and has no semicolon (59) but at its end, has none of them.
+        # What the general way would do for these two is written out: every query comes through here.
         if shape and not self.open:
             replies.asker = self
             if shape == QUERY:
-                if not (PLAIN[data[5]] and 59 not in data[:-2]) and self._commands(data, 5, len(data) - 1):
+                if glance(data, 5, len(data) - 1):
                     return self._plan(data, replies)
                 self.unnamed = replies.unnamed = None
                 replies.last = b""
@@ -107,7 +112,7 @@ class Requests(Commanding):
                 return data
             end = data.index(0, 6)
             statement = self.statements.get(data[6:end])
-            if statement is not None and replies.prepared.usable(statement, replies.batch):
+            if statement is not None and not statement.traces and replies.prepared.usable(statement, replies.batch):
                 name = statement.name
                 if len(name) == end - 6:
                     replies.last = data
@@ -182,6 +187,7 @@ class Requests(Commanding):
         self.unpinned = False
         self._entries = []
         self._begun = self._start = 0
+        self._tail = b""
         self._plain = not self.open
         # Whatever is under way may begin a transaction, but for our own setting of parameters.
         alone = not queue or (len(queue) == 1 and isinstance(queue[0], owed.Applying))
@@ -214,10 +220,13 @@ class Requests(Commanding):
     def _parse(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
         name, body_at = text_within(data, pos + 5, end)
         if name is None or (name and not self.tracked):
-            self._owe(owed.PARSE)
+            if name is None or not self._leaves_by_any_name(data, pos, body_at, end, replies):
+                self._owe(owed.PARSE)
             return
         body = data[body_at:end]
         named = self._statement(name, body, data, body_at, end)
+        if self._refuse_parse(name, named.traces, data, pos, end, replies):
+            return
         statement = self._resolve(named, data, pos, replies) if isinstance(named, Template) else named
         if not name:
             self._name_unnamed(named, statement, replies)
@@ -254,6 +263,8 @@ class Requests(Commanding):
             if statement is not None:
                 if name:
                     self.stats.bind_count += 1
+                if traces := self._leaves(statement):
+                    self._touch(traces.resolved(bound_values(data, rest_at, end)) if traces.bound else traces)
                 ours = self._ensure(statement, data, pos, replies).name
                 self._bound(data[pos + 5 : name_at - 1], statement)
             else:
@@ -337,11 +348,22 @@ class Requests(Commanding):
     def _query(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
         # A simple query ends a batch as Sync does, and drops the unnamed statement; but it is skipped as any other.
         inside = self.open
-        if found := self._commands(data, pos + 5, end - 1):
-            self._command(found, data, pos, end, replies)
+        reading = self._read(data, pos + 5, end - 1)
+        # Of what comes in parts the rest comes as it is.
+        refused = end <= len(data) and self._refuses(reading.traces)
+        if refused:
+            self._replace(data, pos, end, client.query(FAILS))
+        else:
+            if reading.traces:
+                self._touch(reading.traces.unbound)
+            if reading.naming and self.tracked:
+                self._command(reading.naming, reading.traces, data, pos, end, replies)
         before, self.unnamed, replies.unnamed = self.unnamed, None, None
         self._only_prepares = self._plain = False
         self._queried = self._queried or inside
+        if refused:
+            self._finish(replies, owed.Refused(b"Z", before if inside else None, refusal(reading.traces.pins)))
+            return
         skippable = inside and before is not None
         self._finish(replies, owed.Naming("query", b"Z", b"", before, None) if skippable else owed.QUERY)
 

@@ -5,13 +5,16 @@ Rule 1: everything that changes a session's state is in ``TABLE``. An event that
 Rule 2: this file knows nothing of transports, pools and messages; effects name what others have to do, in this order.
 Rule 3: a session holds a backend in LEASED and HOLDING, and in no other state; it is in its pool's queue in WAITING,
     and in no other state. Whatever leaves one of these states gives back what the state had.
-Rule 4: two steps are written out where they happen, since every query takes them: IDLE -> LEASED when a backend is
-    free at once, LEASED -> IDLE when it is settled. A test holds them against this table.
-Rule 5: in session mode a session that is LEASED once stays so to its end: what would be SETTLED is KEPT. So is, in
+Rule 4: two steps are written out where they happen, since every query takes them: IDLE or BEGUN -> LEASED when a
+    backend is free at once, LEASED -> IDLE when it is settled. A test holds them against this table.
+Rule 5: a transaction that is BEGUN goes along with its first request, through WAITING or not. If that is refused, it is
+    BEGUN again when the refusal is over, as one that has failed.
+Rule 6: in session mode a session that is LEASED once stays so to its end: what would be SETTLED is KEPT. So is, in
     every mode, what is HOLDING for the settings that its request needs.
 
 LOGIN     from the first octet to ReadyForQuery
 IDLE      outside a transaction, no backend
+BEGUN     the client has been told that its transaction has begun, or failed; no backend knows of it yet
 WAITING   a request is there, no backend is; nothing more is read
 LEASED    a backend works for the session, or is kept for it
 HOLDING   the same, and nothing more is read until the backend has answered: the client has sent Flush, the gateway
@@ -36,6 +39,7 @@ class _Name(enum.Enum):
 class State(_Name):
     LOGIN = enum.auto()
     IDLE = enum.auto()
+    BEGUN = enum.auto()
     WAITING = enum.auto()
     LEASED = enum.auto()
     HOLDING = enum.auto()
@@ -46,6 +50,10 @@ class State(_Name):
 class Event(_Name):
     ADMITTED = enum.auto()
     """The login is complete."""
+    BEGUN = enum.auto()
+    """A command that only begins a transaction came, and has been answered."""
+    ENDED = enum.auto()
+    """That transaction is over, and has been nowhere."""
     REQUEST = enum.auto()
     """Something came that needs a backend, and none is free."""
     GRANTED = enum.auto()
@@ -62,6 +70,8 @@ class Event(_Name):
     """The same, and the batch with the gateway's Sync has failed."""
     SYNCED = enum.auto()
     """The Sync up to which things are skipped has come."""
+    SYNCED_BEGUN = enum.auto()
+    """The same, within a transaction that no backend knows of."""
     LEFT = enum.auto()
     """The client said Terminate: what runs may end."""
     VANISHED = enum.auto()
@@ -113,6 +123,13 @@ TABLE: Mapping[State, Mapping[Event, tuple[State, tuple[Effect, ...]]]] = {
         **_END,
     },
     State.IDLE: {
+        Event.BEGUN: (State.BEGUN, ()),
+        Event.REQUEST: (State.WAITING, (Effect.QUEUE,)),
+        Event.GRANTED: (State.LEASED, (Effect.SEND,)),
+        **_END,
+    },
+    State.BEGUN: {
+        Event.ENDED: (State.IDLE, ()),
         Event.REQUEST: (State.WAITING, (Effect.QUEUE,)),
         Event.GRANTED: (State.LEASED, (Effect.SEND,)),
         **_END,
@@ -138,6 +155,7 @@ TABLE: Mapping[State, Mapping[Event, tuple[State, tuple[Effect, ...]]]] = {
     },
     State.SKIPPING: {
         Event.SYNCED: (State.IDLE, (Effect.READY,)),
+        Event.SYNCED_BEGUN: (State.BEGUN, (Effect.READY,)),
         **_END,
     },
     State.CLOSED: dict.fromkeys((Event.LEFT, Event.VANISHED, Event.FAILED, Event.LOST), (State.CLOSED, ())),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
     from pgtrunk_gateway.session.parameters import Profile
+    from pgtrunk_gateway.session.sql.traces import Traces
 
 __all__ = ["Catalogue", "Prepared", "Statement", "foreign"]
 
@@ -39,12 +40,14 @@ class Statement:
     Statements are compared by identity: :class:`Catalogue` makes equal ones the same.
     """
 
-    __slots__ = ("__weakref__", "body", "dialect", "name")
+    __slots__ = ("__weakref__", "body", "dialect", "name", "traces")
 
     def __init__(self, name: bytes, body: bytes, dialect: Profile = ()) -> None:
         self.name = name
         self.body = body
         self.dialect = dialect
+        self.traces: Traces | None = None
+        """What it may leave behind in a session that runs it."""
 
     @property
     def parse(self) -> bytes:

@@ -19,6 +19,7 @@ class PoolStats:
         "client_parse_count",
         "inner_query_count",
         "login_count",
+        "pin_count",
         "received",
         "sent",
         "server_parse_count",
@@ -51,6 +52,8 @@ class PoolStats:
         """Bind messages for named statements (total_bind_count)."""
         self.login_count = 0
         """Clients that have logged in (total_client_login_count)."""
+        self.pin_count = 0
+        """Sessions that began to keep their backend, for something that only it has."""
 
     @property
     def query_count(self) -> int:

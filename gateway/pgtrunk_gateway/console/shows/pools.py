@@ -26,13 +26,13 @@ __all__: list[str] = []
         *ints("sv_active sv_active_cancel sv_being_canceled sv_idle sv_used sv_tested sv_login maxwait maxwait_us"),
         *texts("pool_mode load_balance_hosts"),
         # ours
-        *ints("pool_size"),
+        *ints("pool_size pins_total"),
     ),
 )
 def show_pools(view: View) -> Iterable[Row]:
     for pool in list(view.pools):
         yield _pool(view, pool)
-    yield "pgbouncer", "pgbouncer", len(view.consoles), *[0] * 12, "statement", None, 0
+    yield "pgbouncer", "pgbouncer", len(view.consoles), *[0] * 12, "statement", None, 0, 0
 
 
 def _pool(view: View, pool: Pool) -> Row:
@@ -46,8 +46,8 @@ def _pool(view: View, pool: Pool) -> Row:
         pool.key.database,
         pool.key.user,
         max(pool.sessions - waiting, 0),
-        # Those too whose login waits for the first one at the server.
-        waiting + pool.greeting.waiting,
+        # Those too whose login waits for the first one at the server, or for one of its own.
+        waiting + pool.greeting.waiting + pool.walsenders.waiting,
         # A cancel request is carried on at once, each by a connection of its own.
         cancels,
         0,
@@ -63,6 +63,8 @@ def _pool(view: View, pool: Pool) -> Row:
         mode,
         None,
         pool.limits.size,
+        # Sessions that began to keep their backend; SHOW PINS has those that do.
+        pool.stats.pin_count,
     )
 
 

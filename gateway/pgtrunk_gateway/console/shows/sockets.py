@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pgtrunk_gateway.console.columns import ints, texts
 from pgtrunk_gateway.console.registry import show
 from pgtrunk_gateway.pool.backend import BackendState
+from pgtrunk_gateway.pool.walsender import Walsender
 from pgtrunk_gateway.relay.lifecycle import Lifecycle
+from pgtrunk_gateway.relay.replication import ReplicationSession
 from pgtrunk_gateway.session.parameters import TRACKED
 
 if TYPE_CHECKING:
@@ -44,13 +46,30 @@ _APPLICATION: Final = TRACKED.index("application_name")
 _TESTED: Final = frozenset({BackendState.CHECKING, BackendState.RESETTING, BackendState.RECOVERING})
 
 
-@show("CLIENTS", _SOCKET + _OURS)
+@show("CLIENTS", (*_SOCKET, *_OURS, *texts("pinned")))
 def show_clients(view: View) -> Iterable[Row]:
     for session in _sessions(view):
         if _names(session) is not None:
-            yield *_session(session, session.word), session.front
+            yield *_session(session, session.word), session.front, session.pins.words
     for console in list(view.consoles):
-        yield *_console(console, view, "idle"), console.front
+        yield *_console(console, view, "idle"), console.front, ""
+
+
+@show("PINS", (*texts("user database addr"), *ints("port"), *texts("pinned"), *ints("seconds id server_id remote_pid")))
+def show_pins(view: View) -> Iterable[Row]:
+    """The sessions that keep their backend for something that only it has; see session_state."""
+    for session in _sessions(view):
+        backend = session.backend
+        if session.pins and backend is not None:
+            yield (
+                *(_names(session) or ("", "")),
+                *_address(session.transport.get_extra_info("peername")),
+                session.pins.words,
+                int(view.now() - session.pinned_at),
+                session.id,
+                backend.id,
+                backend.pid,
+            )
 
 
 @show("SERVERS", _SOCKET)
@@ -100,12 +119,20 @@ def _names(session: Lifecycle) -> tuple[str, str] | None:
     return None if pool is None else (pool.key.user, pool.key.database)
 
 
+def _replication(session: Lifecycle) -> str:
+    """PgBouncer's word for the kind; also of one that still waits for its server connection."""
+    if isinstance(session, ReplicationSession):
+        return session.kind.value
+    kind = session.login.replication if session.login is not None else None
+    return "none" if kind is None else kind.value
+
+
 def _session(session: Lifecycle, state: str) -> Row:
     backend = session.backend
     return (
         "C",
         *(_names(session) or ("(nouser)", "(nodb)")),
-        "none",
+        _replication(session),
         state,
         *_addresses(session.transport),
         _when(session.connect_time),
@@ -155,7 +182,7 @@ def _server(pool: Pool, backend: Backend, view: View, state: str) -> Row:
         "S",
         pool.key.user,
         pool.key.database,
-        "none",
+        backend.kind.value if isinstance(backend, Walsender) else "none",
         state,
         *_addresses(backend.transport),
         _when(backend.born + ago),

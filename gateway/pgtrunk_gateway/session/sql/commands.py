@@ -3,32 +3,24 @@
     PREPARE name [(types)] AS ...        EXECUTE name [(values)]        DEALLOCATE [PREPARE] name
     EXPLAIN [options] EXECUTE name ...   CREATE TABLE ... AS EXECUTE name ...
 
-Nearly every text has none of them, which :func:`glance` sees by its first letter, unless there is a semicolon in it;
-then by three words that it has to contain. What is left is read by the lexer, once: the last texts are remembered. A
-grammar is not needed for these; what a text means that the server does not take does not matter. Pure.
+They are found among the words of a text; a grammar is not needed for them, and what a text means that the server does
+not take does not matter. Pure.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
-
-from pgtrunk_gateway.session.sql.lexer import commands_of
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.session.sql.lexer import Word
 
-__all__ = ["DEALLOCATE", "EXECUTE", "PLAIN", "PREPARE", "Naming", "glance", "naming_commands"]
+__all__ = ["DEALLOCATE", "EXECUTE", "PREPARE", "Naming", "naming_commands"]
 
 PREPARE: Final = b"prepare"
 EXECUTE: Final = b"execute"
 DEALLOCATE: Final = b"deallocate"
-PLAIN: Final = bytes(chr(octet).isalpha() and chr(octet) not in "pPeEdDcC" for octet in range(256))
-"""1 for letters that none of them begins with; a space or a comment may come before any."""
 _LONGEST_NAME: Final = 63
-_REMEMBERED: Final = 4 << 10
-"""Octets of a text that is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +36,15 @@ class Naming:
     """Which command of the text it is, from 0."""
 
 
-def glance(data: bytes, start: int, end: int) -> bool:
-    """Whether the text at ``start`` up to ``end`` may have one. Hot."""
-    if PLAIN[data[start]] and data.find(b";", start, end - 1) < 0:
-        return False
-    text = data[start:end].lower()
-    return PREPARE in text or EXECUTE in text or DEALLOCATE in text
-
-
-def naming_commands(text: bytes, *, escapes: bool) -> tuple[Naming, ...]:
-    """Those in ``text``, in their order. ``escapes``: as for the lexer."""
-    return (_remembered if len(text) <= _REMEMBERED else _found)(text, escapes)
-
-
-def _found(text: bytes, escapes: bool) -> tuple[Naming, ...]:
+def naming_commands(commands: list[list[Word]]) -> tuple[Naming, ...]:
+    """Those among the commands of a text, in their order."""
     found = []
-    for number, words in enumerate(commands_of(text, escapes=escapes)):
+    for number, words in enumerate(commands):
         kind, name = _named(words)
         if name is not None and name.text:
             short = name.text[:_LONGEST_NAME]
             found.append(Naming(kind, short, name.start, name.end, words[-1].end, number))
     return tuple(found)
-
-
-_remembered = lru_cache(maxsize=1000)(_found)
 
 
 def _named(words: list[Word]) -> tuple[bytes, Word | None]:
