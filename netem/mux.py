@@ -75,12 +75,22 @@ class Mux:
                     continue
                 if channel not in self._channels and self._dial is not None:
                     self._carry(channel, *await self._dial())
-                if (writer := self._channels.get(channel)) is not None:
-                    writer.write(data)
-                    await writer.drain()
+                if (writer := self._channels.get(channel)) is not None and not await _deliver(writer, data):
+                    self._end(channel)
         except (asyncio.IncompleteReadError, OSError):
             for channel in list(self._channels):
                 self._end(channel)
+
+
+async def _deliver(writer: asyncio.StreamWriter, data: bytes) -> bool:
+    """Whether the channel's own end has taken ``data``; one that is gone is no concern of the other channels."""
+    try:
+        writer.write(data)
+        await writer.drain()
+    except (OSError, RuntimeError):
+        # uvloop's for what is closed already.
+        return False
+    return True
 
 
 async def _near(port: str, far_address: str, far_port: str) -> None:
