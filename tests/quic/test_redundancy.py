@@ -9,11 +9,15 @@ import pytest
 from pgtrunk.quic.redundancy import (
     AVERAGED,
     DELTA,
+    DOUBLING,
+    FALLING,
+    FIRST_SHARE,
     HOLD,
     LEAST_PAUSE,
     LEAST_SAMPLES,
     MIN_GAP,
     MOST_LOSS,
+    RISING,
     STALE,
     STANDING,
     PathMemory,
@@ -244,6 +248,24 @@ def test_copies_begin_with_few_messages() -> None:
     path.lost(50.0, 1)
     shares = [sum(path.admits(50.0 + half / 2) for _ in range(80)) / 80 for half in range(5)]
     assert shares == pytest.approx([1 / 8, 1 / 4, 1 / 2, 1, 1], abs=0.03)
+
+
+def test_a_share_that_made_a_queue_is_not_tried_again_soon() -> None:
+    path = PathMemory()
+    path.lost(50.0, 1)
+    now = slow(path, 50.9)  # one message in two, by then
+    assert path.is_congested(now)
+    path.sample(now, RTT, RTT)
+    shares = [path.share(now + after) for after in (LEAST_PAUSE, LEAST_PAUSE + 9, RISING, 2 * RISING, 4 * RISING)]
+    most = FALLING * FIRST_SHARE * 2 ** ((now - 50.0) / DOUBLING)
+    assert shares == pytest.approx([FIRST_SHARE, most * 2 ** (14 / 60), 2 * most, 4 * most, 1.0])
+
+
+def test_losses_alone_do_not_lower_the_share() -> None:
+    path = PathMemory()
+    path.lost(50.0, AVERAGED)
+    assert path.is_congested(55.0)
+    assert path.share(60.0 + 4 * DOUBLING) == 1.0
 
 
 def test_paths_are_told_apart_by_their_address() -> None:

@@ -11,7 +11,8 @@ Rule 2: the guard. While a queue stands (all round trips of a tenth of a second 
         and 5 ms), or more than ``MOST_LOSS`` of the packets are lost, losses are taken for congestion: no copies until
         that has been over for 5 seconds, 10 if it comes again within a minute, and so on up to 60, and until another
         loss is seen that is no queue's. After a clean time and after each pause copies begin with one message in eight
-        and double every half second, so that a path which cannot carry them shows it by a small queue.
+        and double every half second, so that a path which cannot carry them shows it by a small queue. What it could
+        not carry is not tried again soon: copies stay below a quarter of that share, which doubles every minute.
 Rule 3: no copies where the acknowledgement comes as soon as the copy would: the least round trip time is below three
         times ``DELTA``.
 Rule 4: no copies in the second half of the congestion window.
@@ -75,6 +76,10 @@ LEAST_PAUSE, MOST_PAUSE = 5.0, 60.0
 
 FIRST_SHARE, DOUBLING = 0.125, 0.5
 """The share of messages that is copied at first, and the seconds in which it doubles."""
+
+FALLING, RISING = 0.25, 60.0
+"""What is left of the share of messages that may be copied when the guard speaks, and the seconds in which it doubles.
+A share that was too much already stood in the queue for some tenths of a second; once in some seconds that is p99."""
 
 MOST_PATHS = 1024
 """Addresses that one process remembers, beside those that have connections."""
@@ -156,6 +161,8 @@ class PathMemory:
         self._slow = 0
         self._slow_since = self._sampled_at = -inf
         self._due = 0.0
+        self._most = 1.0
+        self._most_at = -inf
         self._awaits_loss = False
         self._gone = RedundancyFigures()
 
@@ -231,16 +238,30 @@ class PathMemory:
             if now >= self._off_until:
                 comes_again = now - self._off_until < MOST_PAUSE
                 self._pause = min(2 * self._pause, MOST_PAUSE) if comes_again else LEAST_PAUSE
+                if self.queue_stands:
+                    self._most, self._most_at = FALLING * self.share(now), now
             self._off_until = now + self._pause
             self._awaits_loss = True
         return now < self._off_until
 
-    def admits(self, now: float) -> bool:
-        """Whether one more message is to be copied, as the share of them grows from small beginnings."""
+    def share(self, now: float) -> float:
+        """The share of messages that are copied, as it grows from small beginnings: rule 2."""
         doublings = (now - max(self._begun, self._off_until)) / DOUBLING
-        if doublings >= -log2(FIRST_SHARE):
+        share = 1.0 if doublings >= -log2(FIRST_SHARE) else FIRST_SHARE * 2.0 ** max(doublings, 0.0)
+        if self._most < 1:
+            rises = (now - self._most_at) / RISING
+            if rises >= -log2(self._most):
+                self._most = 1.0
+            else:
+                share = min(share, self._most * 2.0**rises)
+        return share
+
+    def admits(self, now: float) -> bool:
+        """Whether one more message is to be copied."""
+        share = self.share(now)
+        if share == 1:
             return True
-        self._due += FIRST_SHARE * 2.0 ** max(doublings, 0.0)
+        self._due += share
         if self._due < 1:
             return False
         self._due -= 1
