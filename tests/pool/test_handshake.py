@@ -14,7 +14,7 @@ from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import backend as b
 from pgtrunk.wire.framing import HEADER_SIZE, encode, messages
 from pgtrunk.wire.frontend import parse_sasl_initial_response, password
-from pgtrunk.wire.startup import StartupMessage, parse_startup
+from pgtrunk.wire.startup import PROTOCOL_3_0, PROTOCOL_3_2, StartupMessage, parse_startup
 from pgtrunk_gateway.auth import MD5, NONCE_LENGTH, Plain, ScramKeys, Secret
 from pgtrunk_gateway.auth.scram import Derivation
 from pgtrunk_gateway.auth.scram_server import ServerExchange
@@ -86,6 +86,57 @@ def test_the_startup_packet() -> None:
     parsed = parse_startup(handshake().start())
     assert parsed is not None
     assert parsed[0] == StartupMessage(parameters={"user": "app", "database": "shop"})
+
+
+def test_the_startup_packet_asks_for_a_protocol() -> None:
+    login = Handshake(TARGET, nonce=bytes(NONCE_LENGTH), protocol=PROTOCOL_3_2)
+    parsed = parse_startup(login.start())
+    assert parsed is not None
+    assert parsed[0] == StartupMessage(PROTOCOL_3_2, {"user": "app", "database": "shop"})
+
+
+@sizes
+@pytest.mark.parametrize("newest", [PROTOCOL_3_0, PROTOCOL_3_0 + 1, PROTOCOL_3_2])
+def test_a_server_that_negotiates(newest: int, size: int) -> None:
+    login = Handshake(TARGET, nonce=bytes(NONCE_LENGTH), protocol=PROTOCOL_3_2)
+    assert not login.understood
+    # Nobody has asked for an option; a server that names some all the same may be served.
+    converse(login, b.negotiate_protocol(newest, ["_pq_.a"]) + WELCOME, size)
+    assert login.done and login.understood
+    assert login.protocol == newest
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [(PROTOCOL_3_0, PROTOCOL_3_2), (PROTOCOL_3_2, PROTOCOL_3_2 + 1), (PROTOCOL_3_2, 2 << 16), (PROTOCOL_3_2, 4 << 16)],
+)
+def test_a_negotiation_up_or_back_beyond_3_0(asked: int, told: int) -> None:
+    login = Handshake(TARGET, nonce=bytes(NONCE_LENGTH), protocol=asked)
+    with pytest.raises(ProtocolViolation, match=r"the server wants protocol \d\.\d, where 3\.\d was asked for"):
+        converse(login, b.negotiate_protocol(told, []))
+
+
+@pytest.mark.parametrize(
+    ("said", "understood"),
+    [
+        (b.authentication_ok(), True),
+        (b.authentication_sasl(["SCRAM-SHA-256"]), True),
+        (b.notice("00000", "hello"), True),
+        (b.error("28000", "no"), True),
+        (b.error("08P01", "no"), False),
+        (b.error("0A000", "no"), False),
+        (b.authentication_ok() + b.error("08P01", "no"), True),
+        (b.error("28000", "no")[:-1], False),
+        (encode(b"D", b"\0\0"), False),
+        (b"HTTP/1.1 400 Bad Request", False),
+        (b"", False),
+    ],
+)
+def test_whether_the_startup_packet_was_understood(said: bytes, understood: bool) -> None:
+    login = handshake()
+    with contextlib.suppress(ProtocolViolation, BackendRefused):
+        converse(login, said)
+    assert login.understood is understood
 
 
 @sizes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -133,11 +134,24 @@ def test_a_setting_in_another_encoding_passes_unchanged(value: bytes) -> None:
     assert body(server.parameter_status(*server.parse_parameter_status(said))) == said
 
 
-@given(st.integers(-(1 << 31), (1 << 31) - 1), st.binary(min_size=1, max_size=256))
+@given(st.integers(-(1 << 31), (1 << 31) - 1), st.binary(min_size=4, max_size=256))
 def test_a_key_is_read_as_it_was_written(pid: int, secret: bytes) -> None:
     key = server.parse_backend_key_data(body(server.backend_key_data(pid, secret)))
     assert (key.pid, key.secret) == (pid, secret)
     assert repr(key) == f"BackendKeyData(pid={pid})"
+
+
+@given(st.integers(0, 0xFFFF), st.lists(texts.map(lambda name: f"_pq_.{name}"), max_size=4))
+def test_a_negotiation_is_read_as_it_was_written(minor: int, options: list[str]) -> None:
+    newest = 3 << 16 | minor
+    assert server.parse_negotiate_protocol(body(server.negotiate_protocol(newest, options))) == (newest, options)
+
+
+@pytest.mark.parametrize(
+    ("newest", "read"), [(0, 3 << 16), (2, 3 << 16 | 2), (2 << 16, 2 << 16), (4 << 16 | 1, 4 << 16 | 1), (-1, -1)]
+)
+def test_a_negotiation_that_has_the_minor_version_alone(newest: int, read: int) -> None:
+    assert server.parse_negotiate_protocol(struct.pack("!ii", newest, 0)) == (read, [])
 
 
 def test_a_name_in_another_encoding_is_one_that_nobody_knows() -> None:
@@ -171,7 +185,12 @@ def test_mechanisms() -> None:
         (server.parse_authentication, b"\0\0\0"),
         (server.parse_backend_key_data, b""),
         (server.parse_backend_key_data, b"\0\0\0\1"),
+        (server.parse_backend_key_data, bytes(7)),
         (server.parse_backend_key_data, bytes(261)),
+        (server.parse_negotiate_protocol, b"\0\3\0\2\0\0\0"),
+        (server.parse_negotiate_protocol, b"\0\3\0\2\xff\xff\xff\xff"),
+        (server.parse_negotiate_protocol, b"\0\3\0\2\0\0\0\2_pq_.a\0"),
+        (server.parse_negotiate_protocol, b"\0\3\0\2\0\0\0\1_pq_.a"),
         (server.parse_parameter_status, b"name\0value"),
         (server.parse_parameter_status, b"name"),
         (server.parse_parameter_status, b"name\0"),
@@ -188,6 +207,7 @@ def test_what_is_none(parse: Callable[[bytes], object], said: bytes) -> None:
 parsers: list[Callable[[bytes], object]] = [
     server.parse_authentication,
     server.parse_backend_key_data,
+    server.parse_negotiate_protocol,
     server.parse_parameter_status,
     server.parse_error,
     server.parse_sasl_mechanisms,

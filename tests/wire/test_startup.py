@@ -18,6 +18,7 @@ from pgtrunk.wire.startup import (
     StartupMessage,
     StartupPacket,
     parse_startup,
+    version,
 )
 
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -180,3 +181,12 @@ def test_nothing_but_protocol_violations_and_no_change_of_mind(data: bytes) -> N
 def test_a_name_in_another_encoding_is_sent_as_it_is() -> None:
     """auth_query may find such a user, who then logs in at Postgres."""
     assert b"user\0caf\xe9\0" in StartupMessage(parameters={"user": "caf\udce9"}).encode()
+
+
+def test_versions_as_people_write_them() -> None:
+    assert [version(protocol) for protocol in (PROTOCOL_3_0, PROTOCOL_3_2, 2 << 16 | 1, -1)] == [
+        "3.0",
+        "3.2",
+        "2.1",
+        "65535.65535",
+    ]

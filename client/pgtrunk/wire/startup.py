@@ -21,6 +21,7 @@ __all__ = [
     "StartupMessage",
     "StartupPacket",
     "parse_startup",
+    "version",
 ]
 
 PROTOCOL_3_0 = 3 << 16
@@ -34,6 +35,11 @@ _MAX_SECRET = 256
 
 _HEAD = struct.Struct("!ii")
 _CANCEL_HEAD = struct.Struct("!iii")
+
+
+def version(protocol: int) -> str:
+    """As people write it: "3.2"."""
+    return f"{protocol >> 16 & 0xFFFF}.{protocol & 0xFFFF}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +122,7 @@ def _check(code: int, length: int) -> None:
         if not 13 <= length <= 12 + _MAX_SECRET:
             raise ProtocolViolation(f"a cancel request has 13 to {12 + _MAX_SECRET} octets, not {length}")
     elif code >> 16 != 3:
-        version = f"{code >> 16 & 0xFFFF}.{code & 0xFFFF}"
-        raise UnsupportedProtocol(f"unsupported frontend protocol {version}: the gateway speaks 3.0 to 3.2")
+        raise UnsupportedProtocol(f"unsupported frontend protocol {version(code)}: the gateway speaks 3.0 to 3.2")
 
 
 def _parse(code: int, body: bytes) -> StartupPacket:

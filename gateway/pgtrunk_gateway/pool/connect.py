@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pgtrunk.errors import ProtocolViolation
+from pgtrunk.wire.startup import PROTOCOL_3_0, version
+from pgtrunk_gateway.address import readable
 from pgtrunk_gateway.auth import NONCE_LENGTH, Derivation, ScramKeys
 from pgtrunk_gateway.errors import BackendRefused, BackendUnavailable
 from pgtrunk_gateway.inbox import Inbox
@@ -21,6 +23,7 @@ from pgtrunk_gateway.pool.encryption import NoTls, Way, ask_and_begin, channel_b
 from pgtrunk_gateway.pool.handshake import Derive, Handshake, Send
 
 if TYPE_CHECKING:
+    from pgtrunk_gateway.pool.host import Host
     from pgtrunk_gateway.pool.target import Target
 
 __all__ = ["Deriver", "Opened", "SocketTuner", "dial", "dial_like", "log_in"]
@@ -54,16 +57,30 @@ class Opened:
             return False
         return self.transport.get_extra_info("ssl_object") is None
 
+    @property
+    def origin(self) -> str:
+        """The gateway's own end, for the log."""
+        name = self.transport.get_extra_info("sockname")
+        return readable(name) if isinstance(name, tuple) else "unix"
 
-async def log_in(target: Target, *, timeout: float, derive: Deriver, tune: SocketTuner) -> Opened:
+
+async def log_in(
+    target: Target, *, timeout: float, derive: Deriver, tune: SocketTuner, host: Host | None = None
+) -> Opened:
     """Connects and logs in within ``timeout`` seconds (server_connect_timeout; 0: no limit).
+
+    ``host``: what is known of the server, which decides for which protocol it is asked, and learns what came of it.
+    Without it that is 3.0, which is enough for whoever never cancels anything.
 
     Raises :class:`BackendUnavailable` where there is no connection, :class:`BackendRefused` where there is no login.
     """
+    attempt = _Attempt(target, derive, tune, PROTOCOL_3_0 if host is None else host.next_protocol())
     try:
         async with asyncio.timeout(timeout or None):
-            return await _log_in_by(ways(target), target, derive, tune)
+            opened = await _log_in_as_it_can(attempt)
     except TimeoutError:
+        if host is not None and attempt.is_too_new:
+            host.said_nothing()
         raise BackendUnavailable(
             f"connect timeout: no connection to {target} within server_connect_timeout = {timeout:g} s",
             log="connect timeout",
@@ -72,6 +89,38 @@ async def log_in(target: Target, *, timeout: float, derive: Deriver, tune: Socke
         raise BackendUnavailable(f"connection to the server at {target} lost during login: {error}") from error
     except ProtocolViolation as error:
         raise BackendRefused(f"server login failed: {error}", sqlstate=error.sqlstate) from error
+    if host is not None:
+        host.took(attempt.protocol)
+    return opened
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One login, whatever number of connections it takes. ``protocol``: what is asked for."""
+
+    target: Target
+    derive: Deriver
+    tune: SocketTuner
+    protocol: int
+    unanswered: bool = False
+    """Whether a startup packet is out, and nothing has come that shows that it was read."""
+
+    @property
+    def is_too_new(self) -> bool:
+        """Whether the protocol may be why there is no login."""
+        return self.unanswered and self.protocol > PROTOCOL_3_0
+
+
+async def _log_in_as_it_can(attempt: _Attempt) -> Opened:
+    try:
+        return await _log_in_by(ways(attempt.target), attempt)
+    except (BackendRefused, ProtocolViolation, OSError) as error:
+        if not attempt.is_too_new:
+            raise
+        asked = version(attempt.protocol)
+        log.info("%s: %s; it was asked for protocol %s, and is now for 3.0", attempt.target, error, asked)
+    attempt.protocol = PROTOCOL_3_0
+    return await _log_in_by(ways(attempt.target), attempt)
 
 
 async def dial(target: Target, factory: Callable[[], _P], tune: SocketTuner) -> tuple[asyncio.Transport, _P]:
@@ -129,14 +178,15 @@ async def dial_like(
     return transport
 
 
-async def _log_in_by(order: Sequence[Way], target: Target, derive: Deriver, tune: SocketTuner) -> Opened:
+async def _log_in_by(order: Sequence[Way], attempt: _Attempt) -> Opened:
     way, *others = order
-    transport, inbox = await dial(target, Inbox, tune)
+    target = attempt.target
+    transport, inbox = await dial(target, Inbox, attempt.tune)
     encrypted = False
     try:
         transport = await encrypt(target, transport, inbox, way)
         encrypted = transport.get_extra_info("ssl_object") is not None
-        return await _log_in(target, transport, inbox, derive)
+        return await _log_in(attempt, transport, inbox)
     except (NoTls, BackendRefused) as error:
         transport.abort()
         # pg_hba.conf may have a line for the other way.
@@ -149,24 +199,34 @@ async def _log_in_by(order: Sequence[Way], target: Target, derive: Deriver, tune
         transport.abort()
         raise
     try:
-        return await _log_in_by(others, target, derive, tune)
+        return await _log_in_by(others, attempt)
     except NoTls:
         raise refusal from None
 
 
-async def _log_in(target: Target, transport: asyncio.Transport, inbox: Inbox, derive: Deriver) -> Opened:
-    handshake = Handshake(target, nonce=os.urandom(NONCE_LENGTH), channel_binding=channel_binding(transport))
-    transport.write(handshake.start())
-    while not handshake.done:
-        for step in handshake.feed(await inbox.read()):
-            match step:
-                case Send(data):
-                    transport.write(data)
-                case Derive(derivation):
-                    keys = await derive(derivation)
-                    if transport.is_closing():
-                        raise ConnectionResetError("the server closed the connection")
-                    transport.write(handshake.derived(keys).data)
+async def _log_in(attempt: _Attempt, transport: asyncio.Transport, inbox: Inbox) -> Opened:
+    target = attempt.target
+    handshake = Handshake(
+        target,
+        nonce=os.urandom(NONCE_LENGTH),
+        channel_binding=channel_binding(transport),
+        protocol=attempt.protocol,
+    )
+    attempt.unanswered = True
+    try:
+        transport.write(handshake.start())
+        while not handshake.done:
+            for step in handshake.feed(await inbox.read()):
+                match step:
+                    case Send(data):
+                        transport.write(data)
+                    case Derive(derivation):
+                        keys = await attempt.derive(derivation)
+                        if transport.is_closing():
+                            raise ConnectionResetError("the server closed the connection")
+                        transport.write(handshake.derived(keys).data)
+    finally:
+        attempt.unanswered = not handshake.understood
     if transport.is_closing():
         raise BackendUnavailable(f"connection to the server at {target} lost right after its login")
     # Nothing is read from here on until a Backend has taken the transport over.

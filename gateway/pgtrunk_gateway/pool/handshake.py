@@ -1,12 +1,17 @@
 """The gateway's login at Postgres, sans-IO: the server's messages in, what to send out.
 
-    start -> StartupMessage -> [AuthenticationSASL -> first -> Continue -> (derive keys) -> final -> Final] -> Ok
+    start -> StartupMessage -> [NegotiateProtocolVersion]
+          -> [AuthenticationSASL -> first -> Continue -> (derive keys) -> final -> Final] -> Ok
           -> ParameterStatus, BackendKeyData -> ReadyForQuery
 
 Trust, passwords in clear and by MD5, SCRAM-SHA-256 and, in TLS, SCRAM-SHA-256-PLUS are spoken; another method is
 refused with words. A password in clear serves all of them, an MD5 secret only MD5, a SCRAM secret only SCRAM, and that
 only once a client has proved the keys behind it (pass-through). An ErrorResponse becomes :class:`BackendRefused` with
 the server's own SQLSTATE and message.
+
+A server that does not speak the version that was asked for says so (NegotiateProtocolVersion), and the login goes on.
+One that knows nothing of that, as poolers and proxies do, refuses the startup packet: ``understood`` tells that apart
+from other refusals.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import backend as server
 from pgtrunk.wire import frontend as client
 from pgtrunk.wire.framing import MessageReader
-from pgtrunk.wire.startup import StartupMessage
+from pgtrunk.wire.startup import PROTOCOL_3_0, StartupMessage, version
 from pgtrunk_gateway.auth import MD5, MECHANISM, ClientExchange, Derivation, Plain, ScramKeys, ScramSecret, Secret
 from pgtrunk_gateway.errors import BackendRefused
 
@@ -32,6 +37,10 @@ _LIMIT = 1 << 20
 """Octets of one message before ReadyForQuery; a ParameterStatus may hold a long search_path."""
 _MD5_SALT = 4
 _METHODS = {7: "GSSAPI", 9: "SSPI"}
+_UNDERSTANDING = b"RSKZNv"
+"""Kinds of messages that nobody sends who has not read a startup packet."""
+_OF_THE_PROTOCOL = frozenset({"0A000", "08P01", "XX000"})
+"""With these a version is refused: by an old Postgres, by PgBouncer, and by whoever gives no SQLSTATE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +63,23 @@ Step: TypeAlias = Send | Derive
 class Handshake:
     """One login. ``nonce``: ``auth.NONCE_LENGTH`` fresh random octets.
 
-    ``channel_binding``: the tls-server-end-point of the server's certificate; None outside of TLS.
+    ``channel_binding``: the tls-server-end-point of the server's certificate; None outside of TLS. ``protocol``: the
+    version to ask for.
     """
 
-    def __init__(self, target: Target, *, nonce: bytes, channel_binding: bytes | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        *,
+        nonce: bytes,
+        channel_binding: bytes | None = None,
+        protocol: int = PROTOCOL_3_0,
+    ) -> None:
         self.target = target
+        self.protocol = protocol
+        """What is spoken, as far as the server has said by now."""
+        self.understood = False
+        """Whether the server has said anything that shows that it has read the startup packet."""
         self.gave_password = False
         """The server has asked for the password in clear, and got it."""
         self.parameters: dict[str, str] = {}
@@ -73,7 +94,7 @@ class Handshake:
     def start(self) -> bytes:
         """The startup packet."""
         names = {"user": self.target.user, "database": self.target.dbname}
-        return StartupMessage(parameters={**names, **dict(self.target.settings)}).encode()
+        return StartupMessage(self.protocol, {**names, **dict(self.target.settings)}).encode()
 
     def feed(self, data: bytes) -> Iterator[Step]:
         """Takes what the server sent -> what to do.
@@ -94,6 +115,7 @@ class Handshake:
         return self._reader.rest()
 
     def _message(self, kind: int, body: bytes) -> Iterator[Step]:
+        self.understood = self.understood or kind in _UNDERSTANDING
         if kind == server.AUTHENTICATION:
             yield from self._authentication(server.parse_authentication(body))
         elif kind == server.PARAMETER_STATUS:
@@ -101,8 +123,11 @@ class Handshake:
             self.parameters[name] = value
         elif kind == server.BACKEND_KEY_DATA:
             self.key = server.parse_backend_key_data(body)
+        elif kind == server.NEGOTIATE_PROTOCOL:
+            self._negotiate(body)
         elif kind == server.ERROR:
             fields = server.parse_error(body)
+            self.understood = self.understood or fields.sqlstate not in _OF_THE_PROTOCOL
             raise BackendRefused(
                 fields.message,
                 sqlstate=fields.sqlstate,
@@ -114,6 +139,15 @@ class Handshake:
             self.done = True
         elif kind != server.NOTICE:
             raise ProtocolViolation(f"unexpected message {chr(kind)!r} from the server during login")
+
+    def _negotiate(self, body: bytes) -> None:
+        # The options that it does not know are of no interest: none was sent.
+        newest, _ = server.parse_negotiate_protocol(body)
+        if not PROTOCOL_3_0 <= newest <= self.protocol:
+            raise ProtocolViolation(
+                f"the server wants protocol {version(newest)}, where {version(self.protocol)} was asked for"
+            )
+        self.protocol = newest
 
     def _authentication(self, request: server.Authentication) -> Iterator[Step]:
         match request.code:

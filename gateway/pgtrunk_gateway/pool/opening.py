@@ -79,7 +79,7 @@ class Opening:
         began = self._loop.time()
         outcome: Opened | GatewayError
         try:
-            outcome = await log_in(target, timeout=timeout, derive=self._derive, tune=self._tune)
+            outcome = await log_in(target, timeout=timeout, derive=self._derive, tune=self._tune, host=host)
         except GatewayError as error:
             outcome = error
         if self._tasks.pop(task, None) is None:
