@@ -65,18 +65,39 @@ def test_the_ends_of_messages_are_found_wherever_the_bytes_are_cut() -> None:
         while told < len(said):
             answers.feed(said[told : told + size])
             told = min(told + size, len(said))
-            # The key's header waits for the pid behind it.
+            # The key waits until it is whole.
             assert answers.is_between_messages == (told in ends), (size, told)
-        assert answers.pid == -77
+        assert answers.key == backend.BackendKeyData(-77, bytes(32))
 
 
 def test_the_pid_is_that_of_the_login() -> None:
     answers = Answers()
-    assert answers.pid is None
+    assert answers.key is None
     answers.feed(LOGIN)
     answers.feed(backend.backend_key_data(1, b"1234"))
-    assert answers.pid == -77
+    assert answers.key == backend.BackendKeyData(-77, bytes(32))
     assert repr(answers) == "<Answers pid=-77 between messages>"
+
+
+@pytest.mark.parametrize("size", [4, 8, 32, 256])
+def test_a_key_of_any_length_in_any_pieces(size: int) -> None:
+    key = backend.BackendKeyData(7, bytes(range(size)))
+    said = backend.backend_key_data(key.pid, key.secret) + backend.ready()
+    for cut in range(len(said)):
+        answers = Answers()
+        answers.feed(said[:cut])
+        answers.feed(said[cut:])
+        assert answers.key == key
+        assert answers.is_between_messages
+
+
+@pytest.mark.parametrize("size", [0, 3, 257, 100_000])
+def test_what_is_no_key_is_passed_over(size: int) -> None:
+    """The driver will have its say about it."""
+    answers = Answers()
+    answers.feed(backend.backend_key_data(7, bytes(size)) + backend.ready())
+    assert answers.key is None
+    assert answers.is_between_messages
 
 
 def test_what_is_no_postgres_never_ends() -> None:

@@ -264,20 +264,22 @@ async def test_a_full_trunk_is_told_but_lets_cancels_through(way: str) -> None:
 
 
 async def test_a_cancel_goes_beside_its_session(way: str) -> None:
-    pids = iter((100, 200))
+    # Two of them have the same pid, as sessions at several gateways may; and there are keys of 3.0 and of 3.2.
+    keys = [(100, b"1234"), (200, b"5678"), (200, bytes(32)), (100, bytes(256))]
+    to_give = iter(keys)
 
     class Login(Recorder):
         def data_received(self, data: bytes) -> None:
             if data == STARTUP:
-                self.transport.write(backend.backend_key_data(next(pids), b"1234"))
+                self.transport.write(backend.backend_key_data(*next(to_give)))
             super().data_received(data)
 
-    async with site(Login, connections=2, streams_per_connection=1) as at:
-        sessions = [await at.session(way) for _ in range(2)]
-        await until(lambda: {each.pid for each in at.sidecar._sessions} == {100, 200})
-        for pid, (_, _, gateway) in zip((100, 200), sessions, strict=True):
+    async with site(Login, connections=len(keys), streams_per_connection=1) as at:
+        sessions = [await at.session(way) for _ in keys]
+        await until(lambda: sorted(each.pid or 0 for each in at.sidecar._sessions) == [100, 100, 200, 200])
+        for key, (_, _, gateway) in zip(keys, sessions, strict=True):
             reader, writer = await at.connect(way)
-            request = CancelRequest(pid, b"1234").encode()
+            request = CancelRequest(*key).encode()
             writer.write(request)
             await until(lambda request=request: at.server.protocols[-1].data == request)  # type: ignore[misc]
             cancel = at.server.protocols[-1].transport

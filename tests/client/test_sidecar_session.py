@@ -79,7 +79,7 @@ class Line:
     def __init__(self) -> None:
         self.gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.stream = End()
-        self.asked: list[str | int] = []
+        self.asked: list[str | CancelRequest] = []
         self.members: list[Session] = []
         self.has_left = 0
         self.driver = End()
@@ -97,8 +97,8 @@ class Line:
         self.asked.append("session")
         return await self._open(factory)
 
-    async def open_cancel(self, factory: Callable[[], P], pid: int) -> Opened[P]:
-        self.asked.append(pid)
+    async def open_cancel(self, factory: Callable[[], P], request: CancelRequest) -> Opened[P]:
+        self.asked.append(request)
         return await self._open(factory)
 
     async def _open(self, factory: Callable[[], P]) -> Opened[P]:
@@ -390,7 +390,7 @@ async def test_dismissed(line: Line, opened: bool) -> None:
 
 async def test_a_cancel_names_its_session_and_waits_for_the_gateways_fin(line: Line) -> None:
     await line.begin(CANCEL)
-    assert line.asked == [42]
+    assert line.asked == [CancelRequest(42, b"1234")]
     line.stream.hear_eof()
     assert line.driver.finished
     assert not line.driver.take()

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pgtrunk.wire.backend import BACKEND_KEY_DATA
+from pgtrunk.wire.backend import BACKEND_KEY_DATA, parse_backend_key_data
 from pgtrunk.wire.framing import HEAD, HEADER_SIZE
 from pgtrunk.wire.startup import CancelRequest, GSSENCRequest, SSLRequest, StartupMessage, parse_startup
 
 if TYPE_CHECKING:
+    from pgtrunk.wire.backend import BackendKeyData
     from pgtrunk.wire.startup import StartupPacket
 
 __all__ = ["Answers", "Greeting"]
 
-_PID_END = HEADER_SIZE + 4
+_KEY_LENGTHS = range(12, 265)
+"""What the length of a BackendKeyData may be: itself, the pid, and a secret of 4 to 256 octets."""
 
 
 class Greeting:
@@ -53,15 +55,15 @@ class Greeting:
 class Answers:
     """Hops over the headers of what the gateway says on one stream.
 
-    ``pid`` is that of its BackendKeyData, by which a cancel will name the session; None before that.
+    ``key`` is its BackendKeyData, by which a cancel will name the session; None before that.
     """
 
-    __slots__ = ("_carry", "_is_broken", "_skip", "pid")
+    __slots__ = ("_carry", "_is_broken", "_skip", "key")
 
     def __init__(self) -> None:
-        self.pid: int | None = None
+        self.key: BackendKeyData | None = None
         self._skip = 0  # octets that are left of the message in which the last chunk ended
-        self._carry = b""  # the beginning of a header that is not complete yet
+        self._carry = b""  # the beginning of a header, or of the key, that is not complete yet
         self._is_broken = False
 
     @property
@@ -81,10 +83,10 @@ class Answers:
                 # No Postgres: from here on nobody knows where a message ends.
                 self._is_broken = True
                 return
-            if kind == BACKEND_KEY_DATA and self.pid is None:
-                if at + _PID_END > size:
+            if kind == BACKEND_KEY_DATA and self.key is None and length in _KEY_LENGTHS:
+                if at + length + 1 > size:
                     break
-                self.pid = int.from_bytes(data[at + HEADER_SIZE : at + _PID_END], "big", signed=True)
+                self.key = parse_backend_key_data(data[at + HEADER_SIZE : at + length + 1])
             at += length + 1
         if at < size:
             self._skip, self._carry = 0, data[at:]
@@ -92,4 +94,5 @@ class Answers:
             self._skip = at - size
 
     def __repr__(self) -> str:
-        return f"<Answers pid={self.pid} {'between messages' if self.is_between_messages else 'inside a message'}>"
+        pid = None if self.key is None else self.key.pid
+        return f"<Answers pid={pid} {'between messages' if self.is_between_messages else 'inside a message'}>"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pgtrunk.sidecar.endpoint import Endpoint
     from pgtrunk.sidecar.listening import Listener
     from pgtrunk.trunk import Opened
+    from pgtrunk.wire.startup import CancelRequest
 
 __all__ = ["Sidecar"]
 
@@ -124,10 +125,18 @@ class Sidecar:
         """Opens a stream within the cap."""
         return await self._manager.open_numbered(factory)
 
-    async def open_cancel(self, factory: Callable[[], P], pid: int) -> Opened[P]:
+    async def open_cancel(self, factory: Callable[[], P], request: CancelRequest) -> Opened[P]:
         """Opens a stream for a cancel, outside the cap, beside the session that it is for.
 
         One for a session that is not ours goes any way there is: the gateway finds out whose it is.
         """
-        links = {session.pid: session.link for session in self._sessions if session.link is not None}
-        return await self._manager.open_numbered(factory, link=links.get(pid, next(iter(links.values()), None)))
+        link: int | None = None
+        for session in self._sessions:
+            if session.link is None:
+                continue
+            if session.is_named_by(request):
+                link = session.link
+                break
+            if link is None:
+                link = session.link
+        return await self._manager.open_numbered(factory, link=link)

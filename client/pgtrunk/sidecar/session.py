@@ -8,6 +8,7 @@ two transports will do.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
         async def open_session(self, factory: Callable[[], P]) -> Opened[P]: ...
 
-        async def open_cancel(self, factory: Callable[[], P], pid: int) -> Opened[P]: ...
+        async def open_cancel(self, factory: Callable[[], P], request: CancelRequest) -> Opened[P]: ...
 
         def left(self, session: Session) -> None:
             """Called once, when nothing of the session is left."""
@@ -82,8 +83,14 @@ class Session(asyncio.Protocol):
 
     @property
     def pid(self) -> int | None:
-        """By which a cancel names this session; None until it has logged in."""
-        return self._answers.pid
+        """In the key by which a cancel names this session; None until it has logged in."""
+        key = self._answers.key
+        return None if key is None else key.pid
+
+    def is_named_by(self, request: CancelRequest) -> bool:
+        """Whether a cancel is for this session. Sessions at several gateways may have the same pid, not the secret."""
+        key = self._answers.key
+        return key is not None and key.pid == request.pid and hmac.compare_digest(key.secret, request.secret)
 
     @property
     def is_silent(self) -> bool:
@@ -161,7 +168,7 @@ class Session(asyncio.Protocol):
         packet = self._greeting.packet
         try:
             if isinstance(packet, CancelRequest):
-                opened = await self._exchange.open_cancel(self._stream_end, packet.pid)
+                opened = await self._exchange.open_cancel(self._stream_end, packet)
             else:
                 opened = await self._exchange.open_session(self._stream_end)
             self._begin(opened.transport, opened.link)
