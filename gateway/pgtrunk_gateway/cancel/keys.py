@@ -1,36 +1,46 @@
 """The keys that the gateway gives its clients in BackendKeyData, for a CancelRequest to show. Pure.
 
-PgBouncer's layout, so that gateways and PgBouncers can forward each other's cancels: in the eight octets of pid and
-secret, the first bit is clear (some clients take pid for a positive number), octets 1 and 2 are the ``peer_id``, little
-endian, the lowest two bits of the last octet are a hop count, and all else is random.
+The pid has PgBouncer's layout, so that gateways and PgBouncers can forward each other's cancels: its first bit is clear
+(some clients take pid for a positive number), octets 1 and 2 are the ``peer_id``, little endian, the rest is random.
+Of the secret there are two kinds:
+
+- for a client that speaks protocol 3.0, 4 octets, as PgBouncer has them: the lowest two bits of the last one are a hop
+  count, which changes on the way between peers, all else is random;
+- for one that speaks 3.2, 32 octets, all of them random.
 """
 
 from __future__ import annotations
 
+import hmac
 import struct
 from dataclasses import dataclass, field
 
-__all__ = ["KEY_OCTETS", "CancelKey", "mint", "peer_of"]
+__all__ = ["KEY_OCTETS", "LONG_KEY_OCTETS", "CancelKey", "is_secret", "mint", "peer_of"]
 
 KEY_OCTETS = 8
-"""Random octets that :func:`mint` needs."""
+"""Random octets that :func:`mint` needs for a key of protocol 3.0,"""
+LONG_KEY_OCTETS = 36
+"""and for one of 3.2."""
 _HOPS = 0b11
+_WITH_HOPS = 4
+"""Octets of a secret that has a hop count in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelKey:
-    """``pid`` names the session, ``secret`` (4 octets) proves that a request comes from it."""
+    """``pid`` names the session, ``secret`` (4 octets, or 32) proves that a request comes from it."""
 
     pid: int
     secret: bytes = field(repr=False)
 
 
 def mint(peer_id: int, noise: bytes) -> CancelKey:
-    """A key made of ``KEY_OCTETS`` random octets; ``pid`` is greater than 0."""
+    """A key made of ``KEY_OCTETS`` or ``LONG_KEY_OCTETS`` random octets; ``pid`` is greater than 0."""
     key = bytearray(noise)
     key[0] &= 0x7F
     key[1:3] = peer_id.to_bytes(2, "little")
-    key[7] |= _HOPS
+    if len(key) == KEY_OCTETS:
+        key[-1] |= _HOPS
     (pid,) = struct.unpack_from("!i", key)
     return CancelKey(pid or 1, bytes(key[4:]))
 
@@ -38,3 +48,12 @@ def mint(peer_id: int, noise: bytes) -> CancelKey:
 def peer_of(pid: int) -> int:
     """The ``peer_id`` of the gateway that minted a key with this pid; 0 where it had none."""
     return int.from_bytes(pid.to_bytes(4, "big", signed=True)[1:3], "little")
+
+
+def is_secret(key: CancelKey, shown: bytes) -> bool:
+    """Whether a request with this secret may use ``key``. Takes the same time for any wrong one of its length."""
+    return hmac.compare_digest(_without_hops(key.secret), _without_hops(shown))
+
+
+def _without_hops(secret: bytes) -> bytes:
+    return secret[:-1] + bytes([secret[-1] | _HOPS]) if len(secret) == _WITH_HOPS else secret
