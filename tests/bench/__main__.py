@@ -1,6 +1,7 @@
 """``make bench``: CPU and throughput of the gateway and the client, beside a bare QUIC echo and PgBouncer.
 
-Over QUIC, asyncpg sessions with prepared point selects; over TCP, pgbench -S; and the gateway's own Python in process.
+Over QUIC, asyncpg sessions with prepared point selects; over TCP, pgbench -S, and what a query and a connection cost at
+protocol 3.0 and 3.2; and the gateway's own Python in process.
 All in one temporary folder and on the loopback interface; whatever is started ends with it.
 """
 
@@ -60,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=_positive, help=f"how often everything runs (default: {ROUNDS})")
     parser.add_argument("--quick", action="store_true", help="one short round: to see that it works, not for figures")
-    parser.add_argument("--only", choices=("own", "quic", "tcp"), help="that part alone")
+    parser.add_argument("--only", choices=("own", "quic", "tcp", "protocol"), help="that part alone")
     parser.add_argument(
         "--output",
         type=Path,
@@ -81,11 +82,13 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     plan = Plan(
         rounds=arguments.rounds or (1 if arguments.quick else ROUNDS), seconds=1.0 if arguments.quick else SECONDS
     )
-    if arguments.only in ("own", "tcp"):
+    if arguments.only in ("own", "tcp", "protocol"):
         plan = replace(plan, shapes=())
-    if arguments.only in ("own", "quic"):
+    if arguments.only in ("own", "quic", "protocol"):
         plan = replace(plan, modes=())
-    if arguments.only in ("quic", "tcp"):
+    if arguments.only in ("own", "quic", "tcp"):
+        plan = replace(plan, costs=())
+    if arguments.only in ("quic", "tcp", "protocol"):
         plan = replace(plan, own_queries=0)
     return plan
 
@@ -104,7 +107,7 @@ def _bench(console: Console, arguments: argparse.Namespace) -> None:
     if plan.modes and program is None:
         console.print(f"[yellow]{pgbouncer.NOT_FOUND}[/]; the rest is measured", highlight=False, soft_wrap=True)
     with contextlib.ExitStack() as stack:
-        site = stack.enter_context(_site(console)) if plan.shapes or plan.modes else None
+        site = stack.enter_context(_site(console)) if plan.shapes or plan.modes or plan.costs else None
         peer = stack.enter_context(pgbouncer.PgBouncer(program)) if program is not None else None
         if peer is not None and site is not None:
             peer.start(site)

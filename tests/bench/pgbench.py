@@ -16,7 +16,9 @@ __all__ = ["CLIENTS", "Run", "run"]
 
 CLIENTS = 20
 _EDGE = 0.5
-"""Seconds at either end, in which clients come and go, that are left out of the CPU time."""
+"""Seconds at either end, in which clients come and go, that are left out of the CPU time;"""
+_EDGE_PER_CLIENT = 0.02
+"""or as many, where there are more of them: each has to log in."""
 _PATIENCE = 30.0
 
 
@@ -28,22 +30,35 @@ class Run:
     us: float
 
 
-def run(site: BenchSite, port: int, mode: str, cpu: Callable[[], float], *, seconds: float) -> Run:
+def run(
+    site: BenchSite,
+    port: int,
+    mode: str,
+    cpu: Callable[[], float],
+    *,
+    seconds: float,
+    clients: int = CLIENTS,
+    version: str | None = None,
+    reconnects: bool = False,
+) -> Run:
     """One run against the pooler at ``port``, whose CPU seconds ``cpu`` tells. ``mode``: pgbench's --protocol.
 
-    Raises :class:`BenchError` where a transaction failed.
+    ``version``: of the protocol, and no other; None: libpq's own choice. ``reconnects``: for each transaction, whose
+    cost is then mostly that of a connection. Raises :class:`BenchError` where a transaction failed.
     """
-    total = max(1, round(seconds + 2 * _EDGE))
+    edge = max(_EDGE, clients * _EDGE_PER_CLIENT)
+    total = max(1, round(seconds + 2 * edge))
     command = [str(EmbeddedPostgres.binary("pgbench")), "--select-only", "--no-vacuum", f"--protocol={mode}"]
-    command += [f"--client={CLIENTS}", "--jobs=1", f"--time={total}"]
+    command += [f"--client={clients}", "--jobs=1", f"--time={total}", *(["--connect"] if reconnects else [])]
     command += ["-h", "127.0.0.1", "-p", str(port), "-U", site.user, site.database]
-    with subprocess.Popen(
-        command, env=environment(site.password), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    settings = environment(site.password)
+    if version is not None:
+        settings |= {"PGMINPROTOCOLVERSION": version, "PGMAXPROTOCOLVERSION": version}
+    with subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            time.sleep(_EDGE)
+            time.sleep(edge)
             used, began = cpu(), time.perf_counter()
-            time.sleep(max(0.2, total - 2 * _EDGE))
+            time.sleep(max(0.2, total - 2 * edge))
             used, elapsed = cpu() - used, time.perf_counter() - began
             output, errors = process.communicate(timeout=_PATIENCE)
         finally:
@@ -56,7 +71,9 @@ def run(site: BenchSite, port: int, mode: str, cpu: Callable[[], float], *, seco
 
 def _tps(output: str) -> float | None:
     """Of a report without failed transactions."""
-    found = re.search(r"^tps = ([\d.]+) \(without initial connection time\)", output, re.MULTILINE)
+    found = re.search(
+        r"^tps = ([\d.]+) \((without initial connection|including reconnection) time", output, re.MULTILINE
+    )
     failed = re.search(r"^number of failed transactions: (\d+)", output, re.MULTILINE)
     if found is None or failed is None or failed[1] != "0":
         return None

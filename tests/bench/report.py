@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from bench.rounds import Figures, Quic, Tcp
+    from bench.rounds import Figures, Quic, Tcp, Versions
 
 __all__ = ["summary", "tables"]
 
@@ -28,6 +28,8 @@ def summary(figures: Figures) -> dict[str, Any]:
         found["quic"] = {shape: _quic(rounds) for shape, rounds in figures.quic.items()}
     if figures.tcp:
         found["tcp"] = {mode: _tcp(rounds) for mode, rounds in figures.tcp.items()}
+    if figures.versions:
+        found["protocol"] = {cost: _versions(rounds) for cost, rounds in figures.versions.items()}
     return found
 
 
@@ -53,6 +55,16 @@ def _tcp(rounds: Sequence[Tcp]) -> dict[str, Any]:
     }
 
 
+def _versions(rounds: Sequence[Versions]) -> dict[str, Any]:
+    return {
+        "tps_3_0": round(_median(rounds, lambda each: each.old.tps)),
+        "tps_3_2": round(_median(rounds, lambda each: each.new.tps)),
+        "us_3_0": _us(_median(rounds, lambda each: each.old.us)),
+        "us_3_2": _us(_median(rounds, lambda each: each.new.us)),
+        **_ratio(each.ratio for each in rounds),
+    }
+
+
 def _ratio(ratios: Iterable[float]) -> dict[str, Any]:
     rounded = [round(each, 3) for each in ratios]
     return {"ratio": round(statistics.median(rounded), 3) if rounded else None, "ratios": rounded}
@@ -74,6 +86,8 @@ def tables(found: dict[str, Any], peer: str | None) -> Iterable[Table]:
         yield _quic_table(found["quic"])
     if "tcp" in found:
         yield _tcp_table(found["tcp"], peer or "peer")
+    if "protocol" in found:
+        yield _protocol_table(found["protocol"])
 
 
 def _own_table(own: dict[str, float]) -> Table:
@@ -108,6 +122,21 @@ def _tcp_table(tcp: dict[str, Any], peer: str) -> Table:
             "-" if each["peer_tps"] is None else f"{each['peer_tps']:,}",
             f"{each['pgtrunk_us']:.1f}",
             "-" if each["peer_us"] is None else f"{each['peer_us']:.1f}",
+            *_ratio_cells(each),
+        )
+    return table
+
+
+def _protocol_table(protocol: dict[str, Any]) -> Table:
+    title = "protocol 3.0 and 3.2: pgbench -S -M extended -c 100; ratio: us at 3.2 / us at 3.0"
+    table = _table(title, "each", "3.0 tps", "3.2 tps", "3.0 us", "3.2 us", "ratio", "from - to")
+    for cost, each in protocol.items():
+        table.add_row(
+            cost,
+            f"{each['tps_3_0']:,}",
+            f"{each['tps_3_2']:,}",
+            f"{each['us_3_0']:.1f}",
+            f"{each['us_3_2']:.1f}",
             *_ratio_cells(each),
         )
     return table

@@ -6,9 +6,9 @@ next round, so that a ratio is of two runs that had the same neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from bench import asyncpg_load, own_python, pgbench, quic_echo
 from bench.errors import BenchError
@@ -21,13 +21,18 @@ if TYPE_CHECKING:
     from bench.quic_echo import Result
     from bench.site import BenchSite
 
-__all__ = ["MODES", "SHAPES", "Figures", "Plan", "Quic", "Tcp", "run"]
+__all__ = ["COSTS", "MODES", "SHAPES", "VERSIONS", "Figures", "Plan", "Quic", "Tcp", "Versions", "run"]
 
 _A = TypeVar("_A")
 _B = TypeVar("_B")
 SHAPES = ("1x1", "1x40", "10x40", "50x40")
 """QUIC connections x streams on each."""
 MODES = ("simple", "prepared")
+COSTS: Final[Mapping[str, bool]] = {"query": False, "connection": True}
+"""What is compared between versions of the protocol, and whether pgbench connects anew for each transaction."""
+VERSIONS = ("3.0", "3.2")
+_VERSION_CLIENTS = 100
+"""Clients of pgbench in these."""
 _SIZES = quic_echo.Sizes(len(ASYNCPG.request), len(ASYNCPG.answer))
 
 
@@ -57,13 +62,27 @@ class Tcp:
         return None if self.peer is None else self.pgtrunk.tps / self.peer.tps
 
 
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """A round of one cost, to clients that speak 3.0 and to clients that speak 3.2."""
+
+    old: Run
+    new: Run
+
+    @property
+    def ratio(self) -> float:
+        """CPU per transaction at 3.2, over that at 3.0."""
+        return self.new.us / self.old.us
+
+
 @dataclass(slots=True)
 class Figures:
-    """All rounds, by shape, mode and flow."""
+    """All rounds, by shape, mode, flow and cost."""
 
     quic: dict[str, list[Quic]] = field(default_factory=dict)
     tcp: dict[str, list[Tcp]] = field(default_factory=dict)
     own: dict[str, list[float]] = field(default_factory=dict)
+    versions: dict[str, list[Versions]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +93,12 @@ class Plan:
     seconds: float
     shapes: tuple[str, ...] = SHAPES
     modes: tuple[str, ...] = MODES
+    costs: tuple[str, ...] = tuple(COSTS)
     own_queries: int = 50_000
 
 
 def run(plan: Plan, site: BenchSite | None, peer: PgBouncer | None, say: Callable[[str], None]) -> Figures:
-    """Runs all rounds; ``site`` may be None where the plan has no shapes and no modes. ``say`` is told what runs."""
+    """Runs all rounds; ``site`` may be None where the plan has own queries alone. ``say`` is told what runs."""
     figures = Figures()
     for number in range(plan.rounds):
         where = f"round {number + 1} of {plan.rounds}"
@@ -94,6 +114,10 @@ def run(plan: Plan, site: BenchSite | None, peer: PgBouncer | None, say: Callabl
             say(f"{where}: TCP {mode}")
             assert site is not None
             figures.tcp.setdefault(mode, []).append(_tcp(site, peer, mode, plan.seconds, ours_first=number % 2 == 0))
+        for cost in plan.costs:
+            say(f"{where}: protocol {' and '.join(VERSIONS)}, each {cost}")
+            assert site is not None
+            figures.versions.setdefault(cost, []).append(_versions(site, cost, plan.seconds, old_first=number % 2 == 0))
     return figures
 
 
@@ -123,6 +147,23 @@ def _tcp(site: BenchSite, peer: PgBouncer | None, mode: str, seconds: float, *, 
         return pgbench.run(site, peer.port, mode, lambda: peer.cpu, seconds=seconds)
 
     return Tcp(*_in_turn(ours, theirs, ours_first=ours_first))
+
+
+def _versions(site: BenchSite, cost: str, seconds: float, *, old_first: bool) -> Versions:
+    def at(version: str) -> Run:
+        return pgbench.run(
+            site,
+            site.port,
+            "extended",
+            lambda: site.gateway_cpu,
+            seconds=seconds,
+            clients=_VERSION_CLIENTS,
+            version=version,
+            reconnects=COSTS[cost],
+        )
+
+    old, new = VERSIONS
+    return Versions(*_in_turn(lambda: at(old), lambda: at(new), ours_first=old_first))
 
 
 def _in_turn(ours: Callable[[], _A], theirs: Callable[[], _B], *, ours_first: bool) -> tuple[_A, _B]:

@@ -14,7 +14,7 @@ import pytest
 
 from bench import asyncpg_load, machine, own_python, pgbench, pgbouncer, point_select, quic_echo, report
 from bench.errors import BenchError
-from bench.rounds import Figures, Quic, Tcp
+from bench.rounds import Figures, Quic, Tcp, Versions
 from bench.site import BenchSite
 from helpers.fake_postgres import FakePostgres
 
@@ -35,6 +35,22 @@ def test_asyncpg_load_counts_checked_answers(site: BenchSite) -> None:
 @pytest.mark.parametrize("mode", ["simple", "prepared"])
 def test_pgbench_over_the_tcp_front(site: BenchSite, mode: str) -> None:
     run = pgbench.run(site, site.port, mode, lambda: site.gateway_cpu, seconds=0.5)
+    assert run.tps > 0
+
+
+@pytest.mark.parametrize("reconnects", [False, True])
+@pytest.mark.parametrize("version", ["3.0", "3.2"])
+def test_pgbench_at_each_version_of_the_protocol(site: BenchSite, version: str, reconnects: bool) -> None:
+    run = pgbench.run(
+        site,
+        site.port,
+        "extended",
+        lambda: site.gateway_cpu,
+        seconds=0.5,
+        clients=4,
+        version=version,
+        reconnects=reconnects,
+    )
     assert run.tps > 0
 
 
@@ -115,14 +131,18 @@ def test_summary_has_medians_of_the_rounds_ratios() -> None:
     quic = [Quic(load, quic_echo.Result(1, 1.0, us, 9.0)) for us in (10, 15, 30)]
     alone = Tcp(pgbench.Run(1000, 10), None)
     beside = Tcp(pgbench.Run(1000, 10), pgbench.Run(800, 12))
-    found = report.summary(Figures({"1x1": quic}, {"prepared": [alone], "simple": [beside]}, {"simple": [2.0]}))
+    versions = [Versions(pgbench.Run(1000, 10), pgbench.Run(900, us)) for us in (11, 12, 20)]
+    figures = Figures({"1x1": quic}, {"prepared": [alone], "simple": [beside]}, {"simple": [2.0]}, {"query": versions})
+    found = report.summary(figures)
     assert found["quic"]["1x1"]["ratio"] == 2.0
     assert found["quic"]["1x1"]["ratios"] == [3.0, 2.0, 1.0]
     assert found["tcp"]["prepared"]["ratio"] is None
     assert found["tcp"]["prepared"]["pgtrunk_tps"] == 1000
     assert found["tcp"]["simple"]["ratio"] == 1.25
     assert found["own_python_us"] == {"simple": 2.0}
-    assert len(list(report.tables(found, "PgBouncer 1.25.2"))) == 3
+    assert found["protocol"]["query"]["us_3_2"] == 12
+    assert found["protocol"]["query"]["ratios"] == [1.1, 1.2, 2.0]
+    assert len(list(report.tables(found, "PgBouncer 1.25.2"))) == 4
 
 
 def test_named_pgbouncer_has_to_exist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
