@@ -25,6 +25,7 @@ from pgtrunk_gateway.operations import GatewayOperations
 from pgtrunk_gateway.pool.lookups import Lookups
 from pgtrunk_gateway.pool.pools import Pools
 from pgtrunk_gateway.relay.context import Context
+from pgtrunk_gateway.relay.replication import take_over
 from pgtrunk_gateway.relay.session import Session
 from pgtrunk_gateway.reloading import OpenLog, login_policy, read_userlist
 from pgtrunk_gateway.session.statements import Catalogue
@@ -63,7 +64,13 @@ class Gateway:
         tls.reload(loaded)
         self.pools = Pools(config, userlist, derive=self.derive, tune=self._tune, tls=tls.server)
         self.cancels = Dispatcher(
-            peer_id=config.peer_id, random=os.urandom, timeout=config.cancel_wait_timeout, tune=self._tune
+            peer_id=config.peer_id,
+            random=os.urandom,
+            timeout=config.cancel_wait_timeout,
+            tune=self._tune,
+            long_keys=not config.peers,
+            limiter=LoginLimiter(config.login_failure_limit, config.login_failure_window),
+            peers=config.peers,
         )
         self.context = Context(
             config=config,
@@ -85,6 +92,7 @@ class Gateway:
             tune=self._tune,
         )
         self.context.lookup = self.lookups.find
+        self.context.replicate = take_over
         self.stopping = Stopping(self)
         self.operations = GatewayOperations(self, open_log)
         self.console = Console(
@@ -192,8 +200,9 @@ class Gateway:
             "cancels": len(self.cancels),
             "backends": len(backends),
             "leased": sum(backend.holder is not None for backend in backends),
+            "walsenders": sum(pool.walsenders.count for pool in self.pools),
             "connecting": sum(pool.connecting for pool in self.pools),
-            "waiting": sum(len(pool.waiting) for pool in self.pools),
+            "waiting": sum(len(pool.waiting) + pool.walsenders.queued for pool in self.pools),
             "statements": len(self.context.catalogue),
         }
         for front in self.fronts:

@@ -13,6 +13,7 @@ from helpers.raw_session import RawSession
 from helpers.site import DATABASE, PASSWORD, USER
 from helpers.waiting import until
 from pgtrunk.wire import frontend
+from pgtrunk.wire.backend import parse_negotiate_protocol
 from pgtrunk.wire.startup import PROTOCOL_3_0, PROTOCOL_3_2, GSSENCRequest, SSLRequest, StartupMessage
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ async def test_psql_users_get_the_same_words(start: Start) -> None:
         ({"password": "wrong"}, "FATAL:  SASL authentication failed"),
         ({"dbname": "nowhere"}, "FATAL:  no such database: nowhere"),
         ({"options": "-c seed=1"}, 'FATAL:  parameter "seed" cannot follow a session'),
-        ({"replication": "database"}, "FATAL:  replication connections are not supported yet"),
+        ({"replication": "database"}, "FATAL:  number of requested standby connections exceeds"),
     ):
         with pytest.raises(psycopg.OperationalError, match=words):
             await psycopg.AsyncConnection.connect(**gateway.conninfo("unix", **change))
@@ -155,25 +156,21 @@ async def test_a_startup_packet_in_pieces(start: Start, pooled: Way, pause: bool
     assert session.kinds(await session.until_ready()) == "TDCZI"
 
 
-async def test_a_newer_protocol_is_negotiated_down(start: Start, pooled: Way) -> None:
+async def test_the_protocol_is_negotiated(start: Start, pooled: Way) -> None:
     gateway = await start(auth_type="trust")
-    for protocol, options, told in (
-        (PROTOCOL_3_0, {}, ""),
-        (PROTOCOL_3_2, {}, "v"),
-        (PROTOCOL_3_0 + 9999, {"_pq_.one": "1"}, "v"),
-        (PROTOCOL_3_0, {"_pq_.one": "1", "_pq_.two": ""}, "v"),
+    for protocol, options, told, secret in (
+        (PROTOCOL_3_0, {}, None, 4),
+        (PROTOCOL_3_2, {}, None, 32),
+        (PROTOCOL_3_0 + 9999, {"_pq_.one": "1"}, PROTOCOL_3_2, 32),
+        (PROTOCOL_3_0, {"_pq_.one": "1", "_pq_.two": ""}, PROTOCOL_3_0, 4),
     ):
         session = await RawSession.open(gateway, pooled)
         session.startup({}, protocol=protocol, options=options)
         answers = await session.until_ready()
-        assert session.kinds(answers) == f"{told}RKZI"
-        if told:
-            assert answers[0].body == (
-                PROTOCOL_3_0.to_bytes(4, "big")
-                + len(options).to_bytes(4, "big")
-                + b"".join(name.encode() + b"\0" for name in options)
-            )
-        assert session.key is not None and len(session.key.secret) == 4 and session.key.pid > 0
+        assert session.kinds(answers) == ("RKZI" if told is None else "vRKZI")
+        if told is not None:
+            assert parse_negotiate_protocol(answers[0].body) == (told, list(options))
+        assert session.key is not None and len(session.key.secret) == secret and session.key.pid > 0
         assert await session.ask(frontend.query(b"SELECT 1")) == "TDCZI"
 
 

@@ -1,11 +1,12 @@
-"""Which settings a startup packet asks for."""
+"""Which settings a startup packet asks for, and which replication."""
 
 from __future__ import annotations
 
 import pytest
 
 from pgtrunk_gateway.errors import LoginRefused
-from pgtrunk_gateway.relay.wishes import part, settings, with_host
+from pgtrunk_gateway.pool.walsender import Replication
+from pgtrunk_gateway.relay.wishes import forwarded, part, replication, settings, with_host
 
 
 def wanted(*ignored: str, **packet: str) -> dict[str, str]:
@@ -76,3 +77,43 @@ def test_the_clients_address_in_its_application_name(wanted: dict[str, str], nam
         "application_name": name,
         "DateStyle": "ISO",
     }
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("database", Replication.LOGICAL),
+        ("TRUE", Replication.PHYSICAL),
+        ("y", Replication.PHYSICAL),
+        ("on", Replication.PHYSICAL),
+        ("f", None),
+        ("No", None),
+        ("of", None),
+        ("0", None),
+        (None, None),
+    ],
+)
+def test_replication_is_a_boolean_and_more(value: str | None, kind: Replication | None) -> None:
+    assert replication({} if value is None else {"replication": value}) is kind
+
+
+@pytest.mark.parametrize("value", ["", "o", "DATABASE", "databases", "onn", "00"])
+def test_replication_that_is_neither(value: str) -> None:
+    with pytest.raises(LoginRefused, match="invalid value for parameter") as caught:
+        replication({"replication": value})
+    assert caught.value.sqlstate == "22023"
+
+
+def test_a_replication_connection_says_what_its_client_has_said() -> None:
+    packet = {
+        "user": "app",
+        "database": "shop",
+        "replication": "true",
+        "options": "-d 3",
+        "TimeZone": "UTC",
+        "seed": "1",
+    }
+    said = {name: value for name, value in packet.items() if name not in ("user", "database")}
+    assert forwarded(packet, ()) == said
+    del said["seed"]
+    assert forwarded(packet, ("SEED", "timezone", "options", "replication")) == said

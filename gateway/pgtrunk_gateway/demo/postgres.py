@@ -246,8 +246,13 @@ class EmbeddedPostgres:
         folder = self._existing_folder
         authentication = "trust" if self.trust else "scram-sha-256"
         hba = folder.path / "hba"
-        networks = "".join(f"host all all {each} {authentication}\n" for each in (f"{self.host}/32", *self.clients))
-        hba.write_text(f"local all all {authentication}\n{networks}")
+        networks = f"{self.host}/32", *self.clients
+        lines = ""
+        # "all" is all databases, and a physical replication connection is in none.
+        for what in ("all", "replication"):
+            lines += f"local {what} all {authentication}\n"
+            lines += "".join(f"host {what} all {each} {authentication}\n" for each in networks)
+        hba.write_text(lines)
         folder.account.own(hba)
         settings = _FAST | {
             "hba_file": str(hba),

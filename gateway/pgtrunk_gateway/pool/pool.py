@@ -120,9 +120,9 @@ class Pool(Stock):
         """Whether something else becomes of a free backend than being given away."""
         if self._closed or self._paused:
             backend.close("pool closed" if self._closed else "pause mode")
-        elif self.walsenders.wants(self.queue.since):
-            backend.close("evicted")
-        elif any(account.blocked and account.gives_way(self) for account in self.accounts):
+        elif self.walsenders.wants(self.queue.since) or any(
+            account.blocked and account.gives_way(self) for account in self.accounts
+        ):
             backend.close("evicted")
         elif not checked and self.limits.checks_always and not backend.retired:
             self.stale.append(backend)

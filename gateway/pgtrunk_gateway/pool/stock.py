@@ -16,7 +16,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
-from pgtrunk_gateway.address import readable
 from pgtrunk_gateway.errors import BackendRefused, GatewayError
 from pgtrunk_gateway.pool.accounts import Account, admit
 from pgtrunk_gateway.pool.backend import Backend, BackendState, Errand
@@ -27,6 +26,7 @@ from pgtrunk_gateway.pool.greeting import Greeting
 from pgtrunk_gateway.pool.host import Host
 from pgtrunk_gateway.pool.opening import Opening
 from pgtrunk_gateway.pool.waiting import Waiting
+from pgtrunk_gateway.pool.walsenders import Walsenders
 from pgtrunk_gateway.session.replies import Replies
 from pgtrunk_gateway.session.statements import Prepared
 from pgtrunk_gateway.stats.counters import PoolStats
@@ -85,6 +85,7 @@ class Stock:
         self.waiting = self.queue.holders
         """Who waits, in order."""
         self.greeting = Greeting()
+        self.walsenders = Walsenders(self, derive=derive, tune=tune, lost=self._lost)
         self.on_unused: Callable[[], None] | None = None
         """Told when the last session and the last backend are gone."""
         self._opening = Opening(str(key), derive=derive, tune=tune, opened=self._opened, failed=self._failed)
@@ -117,22 +118,23 @@ class Stock:
 
     @property
     def connecting(self) -> int:
-        return len(self._opening)
+        return len(self._opening) + self.walsenders.opening
 
     @property
     def count(self) -> int:
         """Backends, those being opened included."""
-        return len(self.backends) + len(self._opening)
+        return len(self.backends) + self.connecting
 
     @property
     def oldest(self) -> float:
-        """Since when the first session waits, for a backend or for the first login; infinity: nobody does."""
-        return min(self.queue.since, self.greeting.since)
+        """Since when the first session waits, for a backend, the first login, or a place; infinity: nobody does."""
+        return min(self.queue.since, self.greeting.since, self.walsenders.since)
 
     @property
     def maxwait(self) -> float:
         """How long the first session has waited, in seconds; 0: nobody waits."""
-        return max(0.0, self._loop.time() - self.oldest) if self.waiting or self.greeting.waiting else 0.0
+        oldest = self.oldest
+        return max(0.0, self._loop.time() - oldest) if oldest < float("inf") else 0.0
 
     @property
     def welcome(self) -> dict[str, str] | None:
@@ -141,7 +143,7 @@ class Stock:
 
     def counts(self) -> PoolCounts:
         """Its backends by state."""
-        return count(self.backends.values(), len(self._opening), len(self.idle), len(self.stale))
+        return count(self.backends.values(), self.connecting, len(self.idle), len(self.stale))
 
     def _give(self, backend: Backend, *, checked: bool = False) -> None:
         """A backend is free."""
@@ -176,6 +178,8 @@ class Stock:
             return
         self._maintaining = True
         try:
+            if not self._paused:
+                self.walsenders.advance()
             for decision in decide(self._situation()):
                 match decision:
                     case Connect():
@@ -202,7 +206,7 @@ class Stock:
             now=now,
             limits=self.limits,
             idle=self.idlers(),
-            busy=self.busy - errands,
+            busy=self.busy - errands + self.walsenders.opening,
             connecting=len(self._opening),
             checking=errands,
             waiting=waiting,
@@ -270,20 +274,23 @@ class Stock:
         handshake = opened.handshake
         replies = Replies(Prepared(self.limits.prepared), handshake.parameters)
         backend = Backend(opened.transport, self.target, handshake.key, replies, on_free=self._give, on_lost=self._lost)
+        self.enroll(backend, opened)
+        return backend
+
+    def enroll(self, backend: Backend, opened: Opened) -> None:
+        """``backend``, made of ``opened``, is one of the pool from now on."""
         backend.stats = self.stats
         backend.born = self._loop.time()
         backend.expires = self._end_of_life(backend)
         self.backends[backend.id] = backend
         self.counters.opened += 1
-        origin = _origin(opened.transport)
         log.info(
             "S-%d: %s@%s new connection to server (from %s, pid=%d)",
-            backend.id, self.key, self.target, origin, backend.pid,
+            backend.id, self.key, self.target, opened.origin, backend.pid,
         )  # fmt: skip
         if opened.exposed and not self._warned:
             self._warned = True
             log.warning("%s@%s password sent in clear, as the server wants it, without TLS", self.key, self.target)
-        return backend
 
     def _started(self, backend: Backend) -> None:
         self.greeting.arrived(backend.replies.parameters)
@@ -348,7 +355,8 @@ class Stock:
     def contend(self) -> None:
         """Others have begun, or ceased, to be blocked by a limit that it shares."""
         contended = any(account.blocked for account in self.accounts)
-        self._hindered = contended or self._closed or self._paused or self.limits.checks_always
+        hindered = contended or self._closed or self._paused or self.limits.checks_always
+        self._hindered = hindered or self.walsenders.queued > 0
         self._observed = contended or bool(self._observers)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
@@ -377,7 +385,8 @@ class Stock:
     @property
     def unused(self) -> bool:
         """Whether it has neither sessions nor backends, nor opens any."""
-        return not (self.sessions or self.backends or self._opening or self.waiting or self.greeting.waiting)
+        waiting = self.waiting or self.greeting.waiting or self.walsenders.waiting
+        return not (self.sessions or self.backends or self._opening or waiting)
 
     @property
     def full(self) -> str:
@@ -386,18 +395,6 @@ class Stock:
             f" {account.setting} = {account.limit} is reached." for account in self.accounts if account.excess
         )
 
-    @property
-    def trouble(self) -> str:
-        """Why no connection can be opened just now, as the end of a DETAIL; "" where one could be."""
-        error = self._backoff.last_error or self.host.backoff.last_error
-        return "" if error is None else f" The last connection failed: {error.message}."
-
     def _give_up_opening(self) -> None:
-        for _ in range(self._opening.give_up()):
+        for _ in range(self._opening.give_up() + self.walsenders.give_up()):
             self._unbook()
-
-
-def _origin(transport: asyncio.Transport) -> str:
-    """The gateway's own end of a connection, for the log."""
-    name = transport.get_extra_info("sockname")
-    return readable(name) if isinstance(name, tuple) else "unix"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.pool.databases import DatabaseState
     from pgtrunk_gateway.pool.pool import Pool
     from pgtrunk_gateway.relay.lifecycle import Lifecycle
+    from pgtrunk_gateway.relay.passage import Ferry
     from pgtrunk_gateway.relay.visiting import Visit
     from pgtrunk_gateway.session.statements import Catalogue
 
@@ -30,14 +31,15 @@ __all__ = ["Context", "SessionCounters"]
 class Cancels(Protocol):
     """The cancel keys of all sessions, and what is done with a request."""
 
-    def register(self, session: Cancellable) -> CancelKey:
-        """A key for ``session``, until :meth:`forget`."""
+    def register(self, session: Cancellable, *, long: bool = False) -> CancelKey:
+        """A key for ``session``, until :meth:`forget`; ``long``: its client speaks protocol 3.2."""
         ...
 
     def forget(self, key: CancelKey) -> None: ...
 
-    async def serve(self, request: CancelRequest) -> None:
-        """Acts on a client's request; returns when the client may be told (by closing) that it is done."""
+    async def serve(self, request: CancelRequest, address: str | None) -> None:
+        """Acts on the request of the client at ``address`` (None: a unix socket); returns when the client may be told,
+        by closing, that it is done."""
 
     def cancel(self, backend: Backend) -> None:
         """Cancels what ``backend`` runs, in the background."""
@@ -82,6 +84,8 @@ class Context:
     """What auth_query knows of a user, for a login to a database."""
     console: Door | None = None
     """What serves the database `pgbouncer`."""
+    replicate: Ferry | None = None
+    """What goes on with clients that replicate, once they are logged in."""
     tls: TlsKeeper = field(default_factory=TlsKeeper)
     """How clients may come in over TCP."""
     sessions: set[Lifecycle] = field(default_factory=set)
@@ -108,6 +112,11 @@ class Context:
         self.sessions.add(session)
         self.counters.opened += 1
         self._emptied.clear()
+
+    def session_goes_on(self, session: Lifecycle, other: Lifecycle) -> None:
+        """``other`` has taken the place of ``session``, and is the same to whoever counts them."""
+        self.sessions.discard(session)
+        self.sessions.add(other)
 
     def session_ends(self, session: Lifecycle) -> None:
         self.sessions.discard(session)

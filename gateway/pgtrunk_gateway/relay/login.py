@@ -12,14 +12,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import backend as server
-from pgtrunk.wire.startup import PROTOCOL_3_0, CancelRequest, StartupMessage
+from pgtrunk.wire.startup import PROTOCOL_3_0, PROTOCOL_3_2, CancelRequest
 from pgtrunk_gateway.cancel.dispatch import Cancellable
 from pgtrunk_gateway.config.entries import CONSOLE_NAMES, DatabaseConfig
 from pgtrunk_gateway.errors import (
+    BackendLost,
     BackendUnavailable,
     CannotConnectNow,
     GatewayError,
@@ -27,23 +28,27 @@ from pgtrunk_gateway.errors import (
     LoginTimeout,
     LookupFailed,
     NoSuchDatabase,
+    NotSupported,
     ProtocolError,
     ShuttingDown,
 )
+from pgtrunk_gateway.pool.backend import BackendState
 from pgtrunk_gateway.relay import wishes
 from pgtrunk_gateway.relay.authentication import authenticate
 from pgtrunk_gateway.relay.dialogue import Dialogue
-from pgtrunk_gateway.relay.startup import CLOSED_DOOR, read_startup
+from pgtrunk_gateway.relay.passage import Passage
+from pgtrunk_gateway.relay.startup import CLOSED_DOOR, negotiate, read_startup
 from pgtrunk_gateway.relay.terms import Terms
 from pgtrunk_gateway.relay.visiting import Visit, log_in_to_console
 from pgtrunk_gateway.session import parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Collection, Mapping
 
     from pgtrunk_gateway.cancel.keys import CancelKey
     from pgtrunk_gateway.config.settings import PoolMode
     from pgtrunk_gateway.pool.pool import Pool
+    from pgtrunk_gateway.pool.walsender import Replication
     from pgtrunk_gateway.relay.context import Context
     from pgtrunk_gateway.relay.tally import Place
 
@@ -57,6 +62,7 @@ _SHOWN: Final = 63
 """Characters of a name that the log shows before it is known to be one, as many as Postgres' names have."""
 _CONSOLE: Final = DatabaseConfig(name="pgbouncer")
 """As what the console counts, whatever the client calls it."""
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -132,7 +138,11 @@ class SessionLogin:
         self._dialogue = Dialogue(client.transport)
         self._place: Place | None = None
         self._pool: Pool | None = None
-        """Whose first login at the server is waited for."""
+        """Whose first login at the server is waited for, or its own."""
+        self.replication: Replication | None = None
+        """Which kind of it the client has asked for."""
+        self._protocol = PROTOCOL_3_0
+        """What the client speaks."""
         self.asked = NOBODY
         """Which database as which user, for the log."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="login")
@@ -141,7 +151,7 @@ class SessionLogin:
 
     @property
     def pool(self) -> Pool | None:
-        """Whose first login at the server it waits for; None: it has not come to that."""
+        """Whose first login at the server it waits for, or its own; None: it has not come to that."""
         return self._pool
 
     def eof_received(self) -> None:
@@ -164,6 +174,9 @@ class SessionLogin:
         try:
             async with asyncio.timeout(timeout or None):
                 outcome = await self._log_in()
+            if isinstance(outcome, CancelRequest):
+                # All of it is there. How long it may take from now on is cancel_wait_timeout's affair.
+                await self._context.cancels.serve(outcome, self._client.address)
         except ConnectionError:
             self._uncount()
             self._client.vanished()
@@ -193,11 +206,15 @@ class SessionLogin:
         self._context.counters.refused += 1
         self._client.fail(InternalError())
 
-    def _succeeded(self, outcome: Admission | Visit | None) -> None:
+    def _succeeded(self, outcome: Admission | Visit | Passage | CancelRequest) -> None:
         if isinstance(outcome, Visit):
             self._client.visits(outcome, self._dialogue.rest(), over=self._dialogue.ended)
-        elif outcome is not None:
+        elif isinstance(outcome, Admission):
             self._admit(outcome)
+        elif isinstance(outcome, Passage):
+            assert self._context.replicate is not None
+            self._context.counters.admitted += 1
+            self._context.replicate(self._client, outcome, self._dialogue.rest(), over=self._dialogue.ended)
         else:
             self._client.served()
 
@@ -211,15 +228,17 @@ class SessionLogin:
         if self._place is not None:
             self._place.leave()
 
-    async def _log_in(self) -> Admission | Visit | None:
+    async def _log_in(self) -> Admission | Visit | Passage | CancelRequest:
         door = self._context.tls.door if self._client.front == "tcp" else CLOSED_DOOR
         packet = await read_startup(self._dialogue, door, self._client.replace_transport)
         if isinstance(packet, CancelRequest):
-            await self._context.cancels.serve(packet)
-            return None
-        self._negotiate(packet)
+            return packet
+        self._protocol, told = negotiate(packet)
+        if told:
+            self._dialogue.write(told)
         user, database = wishes.names(packet.parameters)
         self.asked = f"{database[:_SHOWN]}/{user[:_SHOWN]}"
+        self._note_replication(packet.parameters, database)
         if database in CONSOLE_NAMES and self._context.console is not None:
             visit = await log_in_to_console(self._context, self._dialogue, packet.parameters, self._client.address)
             return self._count_visit(visit)
@@ -231,22 +250,26 @@ class SessionLogin:
         entry = self._entry(database)
         self._settle(place, entry, user)
         ignored = self._context.config.ignore_startup_parameters
-        wanted = wishes.settings(packet.parameters, ignored)
-        if self._context.config.application_name_add_host:
-            wanted = wishes.with_host(wanted, self._client.peer)
+        wanted = self._settings(packet.parameters, ignored)
         pool = self._context.pool(entry, user)
         if accepted.secret is not None and entry.user is None:
             # A forced user has a password of its own: the client's must never take its place.
             pool.entrust(accepted.secret, accepted.keys)
         self._pool = pool
-        greeting = await self._greet(pool, entry, user)
+        if self.replication is not None:
+            return await self._replicate(self.replication, place, entry, user, pool, wanted)
+        greeting = await self._patiently(pool.greet(), entry, user)
         # Or while the server was waited for.
-        entry = self._entry(database)
-        if self._context.pool(entry, user) is not pool:
-            raise ShuttingDown("database configuration changed")
+        entry = self._unchanged(database, user, pool)
         wanted, others = wishes.part(wanted, greeting, ignored)
         certain = not others and all(parameters.is_certain(name, value, greeting) for name, value in wanted.items())
         return self._welcome(place, user, entry, pool, {**greeting, **wanted}, others, certain)
+
+    def _settings(self, packet: Mapping[str, str], ignored: Collection[str]) -> dict[str, str]:
+        wanted = (wishes.settings if self.replication is None else wishes.forwarded)(packet, ignored)
+        if self._context.config.application_name_add_host:
+            wanted = wishes.with_host(wanted, self._client.peer)
+        return wanted
 
     def _entry(self, database: str) -> DatabaseConfig:
         """The database as it is now."""
@@ -257,7 +280,14 @@ class SessionLogin:
             )
         return entry
 
-    async def _greet(self, pool: Pool, entry: DatabaseConfig, user: str) -> dict[str, str]:
+    def _unchanged(self, database: str, user: str, pool: Pool) -> DatabaseConfig:
+        """The database as it is now, if that is still served by ``pool``."""
+        entry = self._entry(database)
+        if self._context.pool(entry, user) is not pool:
+            raise ShuttingDown("database configuration changed")
+        return entry
+
+    async def _patiently(self, word: Awaitable[_T], entry: DatabaseConfig, user: str) -> _T:
         """Waits for the server's first word, as long as a query would have to wait for a backend."""
         config = self._context.config
         timeouts = {
@@ -267,9 +297,40 @@ class SessionLogin:
         setting = min(timeouts, key=lambda setting: timeouts[setting] or float("inf"))
         try:
             async with asyncio.timeout(timeouts[setting] or None):
-                return await pool.greet()
+                return await word
         except TimeoutError:
             raise self._too_late(setting, timeouts[setting]) from None
+
+    # -- replication ---------------------------------------------------------------------------------------------------
+
+    def _note_replication(self, packet: Mapping[str, str], database: str) -> None:
+        self.replication = wishes.replication(packet)
+        if self.replication is not None and (self._context.replicate is None or database in CONSOLE_NAMES):
+            raise NotSupported("replication connections are not served here", severity="FATAL")
+
+    async def _replicate(
+        self,
+        kind: Replication,
+        place: Place,
+        entry: DatabaseConfig,
+        user: str,
+        pool: Pool,
+        settings: Mapping[str, str],
+    ) -> Passage:
+        """Waits for a connection of the client's own, which is what its welcome comes from."""
+        walsender = await self._patiently(pool.replicate(kind, settings), entry, user)
+        try:
+            self._unchanged(entry.name, user, pool)
+            if walsender.state is BackendState.CLOSED:
+                raise BackendLost(log="server connection was lost right after its login")
+        except BaseException:
+            walsender.close("client login failed")
+            raise
+        return Passage(
+            user=user, database=entry.name, pool=pool, place=place, walsender=walsender, protocol=self._protocol
+        )
+
+    # -- the rest ------------------------------------------------------------------------------------------------------
 
     def _too_late(self, setting: str, timeout: float) -> LoginTimeout:
         detail = f"{setting} = {timeout:g} s."
@@ -280,15 +341,10 @@ class SessionLogin:
             )
         return LoginTimeout(setting, detail=detail)
 
-    def _negotiate(self, packet: StartupMessage) -> None:
-        """The gateway speaks 3.0, without protocol options: one that asks for more is told so and goes on."""
-        if packet.protocol != PROTOCOL_3_0 or packet.options:
-            self._dialogue.write(server.negotiate_protocol(PROTOCOL_3_0, list(packet.options)))
-
     def _count_visit(self, visit: Visit) -> Visit:
         self._place = place = self._context.tally.visit()
         place.settle(self._context.config, _CONSOLE, visit.user, exempt=visit.admin)
-        return replace(visit, place=place)
+        return replace(visit, place=place, protocol=self._protocol)
 
     def _enter(self) -> Place:
         context = self._context
@@ -317,7 +373,7 @@ class SessionLogin:
         others: Mapping[str, str],
         certain: bool,
     ) -> Admission:
-        key = self._context.cancels.register(self._client)
+        key = self._context.cancels.register(self._client, long=self._protocol >= PROTOCOL_3_2)
         welcome = [server.authentication_ok()]
         welcome += [server.parameter_status(name, value) for name, value in reported.items()]
         welcome.append(server.backend_key_data(key.pid, key.secret))

@@ -9,18 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pgtrunk_gateway.errors import LoginRefused, NotSupported
+from pgtrunk_gateway.pool.walsender import Replication
 from pgtrunk_gateway.session import parameters
 from pgtrunk_gateway.session.options import parse_options
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-__all__ = ["names", "part", "settings", "with_host"]
+__all__ = ["forwarded", "names", "part", "replication", "settings", "with_host"]
 
 _OPTIONS = "options"
 _MAX_NAME = 63
 """Bytes of an application_name; Postgres cuts what is longer."""
-_NO_SETTINGS = frozenset({"user", "database", "replication", _OPTIONS})
+_NAMES = frozenset({"user", "database"})
+_NO_SETTINGS = _NAMES | {"replication", _OPTIONS}
 _OF_A_TRANSACTION = frozenset({"transaction_isolation", "transaction_read_only", "transaction_deferrable"})
 """In a startup packet they hold for the transaction in which Postgres logs the client in: for nothing, that is."""
 _NEVER_RESET = frozenset({"seed"})
@@ -32,9 +34,38 @@ def names(packet: Mapping[str, str]) -> tuple[str, str]:
     user = packet.get("user", "")
     if not user:
         raise LoginRefused("no user name specified in startup packet")
-    if packet.get("replication", "false").lower() not in ("false", "off", "no", "0"):
-        raise NotSupported("replication connections are not supported yet", severity="FATAL")
     return user, packet.get("database") or user
+
+
+def replication(packet: Mapping[str, str]) -> Replication | None:
+    """Which kind of replication is asked for, as Postgres reads it; None: none is. Raises :class:`LoginRefused`."""
+    value = packet.get("replication", "off")
+    if value == "database":
+        return Replication.LOGICAL
+    word = value.lower()
+    if word in ("1", "on") or (word and ("true".startswith(word) or "yes".startswith(word))):
+        return Replication.PHYSICAL
+    if word in ("0", "of", "off") or (word and ("false".startswith(word) or "no".startswith(word))):
+        return None
+    raise LoginRefused(
+        f'invalid value for parameter "replication": "{value}"',
+        sqlstate="22023",
+        hint='Valid values are "false", 0, "true", 1 and "database".',
+    )
+
+
+def forwarded(packet: Mapping[str, str], ignored: Collection[str]) -> dict[str, str]:
+    """What a replication connection says in its own startup packet, beside the names: all that the client has said.
+
+    Only what is in ``ignored`` is left out, as it is with :func:`settings`, but never ``options``: they are for nobody
+    else, so that nothing is asked of them but what Postgres asks.
+    """
+    dropped = {name.lower() for name in ignored} - _NO_SETTINGS
+    return {
+        name: value
+        for name, value in packet.items()
+        if name not in _NAMES and (name.lower() not in dropped or parameters.setting_name(name) in parameters.TRACKED)
+    }
 
 
 def settings(packet: Mapping[str, str], ignored: Collection[str]) -> dict[str, str]:
