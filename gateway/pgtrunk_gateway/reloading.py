@@ -106,7 +106,14 @@ class Reloader:
         context.config = config
         context.policy = login_policy(config, userlist, context.policy.mock_key)
         context.limiter.limit, context.limiter.window = config.login_failure_limit, config.login_failure_window
-        gateway.cancels.configure(peer_id=config.peer_id, timeout=config.cancel_wait_timeout)
+        gateway.cancels.configure(
+            peer_id=config.peer_id,
+            timeout=config.cancel_wait_timeout,
+            long_keys=not config.peers,
+            failures=config.login_failure_limit,
+            window=config.login_failure_window,
+            peers=config.peers,
+        )
         # Before their pools go: what runs for them is to be cancelled, not only left alone.
         for session in list(context.sessions):
             if (admission := session.admission) is not None and (reason := _unfounded(admission, config)):

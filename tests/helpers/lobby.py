@@ -70,15 +70,15 @@ class Cancels(FakeCancels):
         self.served: list[object] = []
         self.keys: list[CancelKey] = []
 
-    def register(self, session: object) -> CancelKey:
-        key = CancelKey(77, b"abcd")
+    def register(self, session: object, *, long: bool = False) -> CancelKey:
+        key = CancelKey(77, b"abcd" * (8 if long else 1))
         self.keys.append(key)
         return key
 
     def forget(self, key: CancelKey) -> None:
         self.keys.remove(key)
 
-    async def serve(self, request: object) -> None:
+    async def serve(self, request: object, address: str | None) -> None:
         self.served.append(request)
 
 

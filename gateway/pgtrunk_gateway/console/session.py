@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import backend as server
+from pgtrunk.wire.startup import PROTOCOL_3_2
 from pgtrunk_gateway.console.exchange import Exchange
 from pgtrunk_gateway.console.running import run, undo
 from pgtrunk_gateway.errors import GatewayError, InternalError, ProtocolError, QueryCanceled
@@ -78,7 +79,7 @@ class ConsoleSession(asyncio.Protocol):
         self._reason = "client unexpected eof"
         self._closed = False
         self._linger: asyncio.TimerHandle | None = None
-        self.key = console.view.context.cancels.register(self)
+        self.key = console.view.context.cancels.register(self, long=visit.protocol >= PROTOCOL_3_2)
         self._task = self._loop.create_task(self._serve(), name=f"console C-{self.id}")
         self._task.add_done_callback(self._served)
 
@@ -195,6 +196,11 @@ class ConsoleSession(asyncio.Protocol):
         """Whether a cancel request came for the command, and it is not the session that ends."""
         task = asyncio.current_task()
         return running.cancelled() and task is not None and not task.cancelling()
+
+    @property
+    def waits(self) -> bool:
+        """Whether a cancel request has something to end."""
+        return self._running is not None
 
     def cancel(self) -> None:
         """A cancel request: PAUSE waits no longer, and there is no pause."""
