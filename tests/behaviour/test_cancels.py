@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -13,7 +14,7 @@ import psycopg
 import pytest
 
 from behaviour.fronts import PSQL
-from helpers.waiting import until
+from helpers.waiting import until, until_blocking
 from pgtrunk_gateway.demo.postgres import EmbeddedPostgres
 
 if TYPE_CHECKING:
@@ -52,6 +53,19 @@ async def test_psycopg_cancels(libpq: psycopg.AsyncConnection[Any], site: Site, 
     # One that comes too late does no harm.
     await libpq.cancel_safe(timeout=20)
     assert await (await libpq.execute("SELECT 1")).fetchone() == (1,)
+
+
+@pytest.mark.parametrize("how", ["cancel", "cancel_safe"])
+def test_psycopg_cancels_from_another_thread(conninfo: dict[str, Any], site: Site, table: str, how: str) -> None:
+    """By libpq's old function, which speaks in clear and to the same address, and by the one of libpq 17."""
+    with psycopg.connect(**conninfo, autocommit=True) as connection, ThreadPoolExecutor(1) as pool:
+        for _ in range(2):
+            running = pool.submit(connection.execute, f"SELECT pg_sleep(60) /* {table} */".encode())
+            until_blocking(lambda: site.admin.running(table))
+            getattr(connection, how)()
+            with pytest.raises(psycopg.errors.QueryCanceled, match="canceling statement due to user request"):
+                running.result(20)
+        assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
 @pytest.mark.parametrize("conninfo", PSQL, indirect=True)

@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from helpers.raw_session import RawSession
+from helpers.site import DATABASE
 from helpers.waiting import until
 from pgtrunk.wire import frontend
 from pgtrunk.wire.startup import CancelRequest
@@ -103,7 +104,7 @@ async def test_a_cancel_that_comes_too_late_or_too_early_is_ignored(start: Start
 
 
 async def test_a_wrong_key_cancels_nothing(start: Start, pooled: Way) -> None:
-    gateway = await start(auth_type="trust")
+    gateway = await start(auth_type="trust", login_failure_limit=0)
     session = await RawSession.start(gateway, pooled)
     session.send(frontend.query(b"SELECT pg_sleep(0.5)"))
     await until(lambda: gateway.site.admin.running("pg_sleep"))
@@ -215,27 +216,77 @@ async def test_the_next_session_is_never_hit(start: Start, pooled: Way) -> None:
     assert gateway.gateway.cancels.sent > 0
 
 
-async def test_control_c_in_psql(start: Start, pooled: Way) -> None:
-    if pooled == "quic":
-        return
-    gateway = await start()
-    conninfo = gateway.conninfo(pooled)
+@pytest.mark.parametrize("database", [None, DATABASE])
+async def test_while_the_pool_is_paused(start: Start, pooled: Way, database: str | None) -> None:
+    gateway = await start(auth_type="trust")
+    operations = gateway.gateway.operations
+    holder, first, second = [await RawSession.start(gateway, pooled) for _ in range(3)]
+    for request in (frontend.query(b"BEGIN"), SELECT):
+        await holder.ask(request)
+    pausing = asyncio.create_task(operations.pause(database))
+    # It waits for the transaction, and is a pause already for all others.
+    for session in (first, second):
+        session.send(SELECT)
+    await until(lambda: gateway.counts(waiting=2))
+    await send(gateway, pooled, first.cancel_request())
+    assert await errors(first) == [CANCELLED]
+    # What runs can be cancelled too.
+    holder.send(SLEEP)
+    await until(lambda: gateway.site.admin.running("pg_sleep"))
+    await send(gateway, pooled, holder.cancel_request())
+    assert await errors(holder) == [CANCELLED]
+    assert await holder.ask(frontend.query(b"ROLLBACK")) == "CZI"
+    await asyncio.wait_for(pausing, 20)
+    first.send(SELECT)
+    await until(lambda: gateway.counts(waiting=2))
+    await send(gateway, pooled, second.cancel_request())
+    assert await errors(second) == [CANCELLED]
+    assert gateway.counts(waiting=1, leased=0)
+    operations.resume(database)
+    assert await errors(first) == []
+    assert await second.ask(SELECT) == "TDCZI"
+
+
+async def psql(gateway: LocalGateway, way: Way, query: str) -> asyncio.subprocess.Process:
+    conninfo = gateway.conninfo(way)
     environment = os.environ | {"PGPASSWORD": conninfo.pop("password")}
-    psql = await asyncio.create_subprocess_exec(
+    return await asyncio.create_subprocess_exec(
         EmbeddedPostgres.binary("psql"),
         "-X",
-        *("-c", "SELECT pg_sleep(60)"),
+        *("-c", query),
         " ".join(f"{name}={value}" for name, value in conninfo.items()),
         env=environment,
+        stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    await until(lambda: gateway.site.admin.running("pg_sleep"))
-    psql.send_signal(signal.SIGINT)
+
+
+async def control_c(process: asyncio.subprocess.Process) -> None:
+    process.send_signal(signal.SIGINT)
     async with asyncio.timeout(20):
-        _, said = await psql.communicate()
+        _, said = await process.communicate()
     assert b"canceling statement due to user request" in said
-    assert psql.returncode == 1
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize("pooled", ["tcp", "unix"])
+async def test_control_c_in_psql(start: Start, pooled: Way) -> None:
+    gateway = await start()
+    process = await psql(gateway, pooled, "SELECT pg_sleep(60)")
+    await until(lambda: gateway.site.admin.running("pg_sleep"))
+    await control_c(process)
+
+
+@pytest.mark.parametrize("pooled", ["tcp", "unix"])
+async def test_control_c_in_a_psql_that_waits_for_a_backend(start: Start, pooled: Way) -> None:
+    gateway = await start(default_pool_size=1)
+    holder = await gateway.connect(pooled)
+    async with holder.transaction():
+        await holder.execute("SELECT 1")
+        process = await psql(gateway, pooled, "SELECT 'nothing that takes long'")
+        await until(lambda: gateway.counts(waiting=1))
+        await control_c(process)
 
 
 async def test_cancel_connections_that_say_nothing_more(start: Start, pooled: Way) -> None:
