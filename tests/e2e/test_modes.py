@@ -127,7 +127,7 @@ async def test_modes_by_user_and_database(site: Site, start: Start, users: str, 
 
 
 async def test_server_reset_query_always(start: Start, pooled: Way) -> None:
-    gateway = await start(default_pool_size=1, server_reset_query_always=1)
+    gateway = await start(default_pool_size=1, server_reset_query_always=1, session_state="ignore")
     session = await gateway.connect(pooled, server_settings={"lock_timeout": "5s"})
     for _ in range(3):
         assert await session.fetchval("SHOW lock_timeout") == "5s"

@@ -199,7 +199,7 @@ async def test_settings_are_proven_once_for_all_sessions_that_want_them(start: S
 
 
 async def test_a_notification_reaches_nobody_else(start: Start, pooled: Way) -> None:
-    gateway = await start(auth_type="trust", default_pool_size=1)
+    gateway = await start(auth_type="trust", default_pool_size=1, session_state="ignore")
     listener = await RawSession.start(gateway, pooled)
     assert await listener.ask(frontend.query(b"LISTEN news")) == "CZI"
     other = await RawSession.start(gateway, pooled)

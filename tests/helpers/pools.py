@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.pool.accounts import Account
     from pgtrunk_gateway.pool.backend import Backend
     from pgtrunk_gateway.pool.host import Host
+    from pgtrunk_gateway.session.parameters import Profile
 
 __all__ = ["NoteTaker", "Server", "answer", "asked"]
 
@@ -143,6 +144,7 @@ class NoteTaker:
         self.relay = self.received.append
         self.settles = 0
         self.notified = 0
+        self.profile: Profile = ()
 
     def take(self) -> bool:
         self.backend = self.pool.take(self)

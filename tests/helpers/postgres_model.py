@@ -15,6 +15,7 @@ from typing import ClassVar
 from helpers.postgres_layout import check_layout
 from helpers.postgres_sql import (
     DEFAULTS,
+    IDENTITY,
     OTHERS,
     TRANSACTION,
     Command,
@@ -25,13 +26,13 @@ from helpers.postgres_sql import (
     SqlError,
     Store,
     Utility,
+    assign,
     bound,
-    canonical,
     literal,
     parse_all,
     row_description,
-    setting,
 )
+from helpers.postgres_state import BELONGS, is_custom
 from helpers.postgres_transactions import Transactions
 from pgtrunk.wire import backend as server
 from pgtrunk.wire import frontend as client
@@ -62,7 +63,13 @@ class PostgresModel(Transactions):
     @property
     def reported(self) -> dict[str, str]:
         """What it reports, as it is now."""
-        return {name: value for name, value in self.session.settings.items() if name not in OTHERS}
+        settings = self.session.settings
+        return {name: value for name, value in settings.items() if name not in OTHERS and not is_custom(name)}
+
+    @property
+    def copying(self) -> bool:
+        """Whether it waits for data."""
+        return self._copy is not None
 
     @property
     def clean(self) -> bool:
@@ -209,9 +216,10 @@ class PostgresModel(Transactions):
             tag = self._transaction(words)
         elif words == "insert":
             self._pending.append((arguments[0], int(arguments[1])))
-        elif words == "set":
-            name = setting(arguments[0])
-            self.session.settings[name] = canonical(name, literal(arguments[1]))
+        elif words in ("set", "set local"):
+            assign(self.session, arguments[0], literal(arguments[1]), local=words == "set local")
+        elif words in BELONGS:
+            BELONGS[words](self.session.belongings, *arguments)
         elif words == "notice":
             self._say(server.notice("00000", arguments[0]), flush=True)
         else:
@@ -225,26 +233,31 @@ class PostgresModel(Transactions):
                 raise SqlError("26000", f'prepared statement "{arguments[0]}" does not exist')
             return
         if words == "reset":
-            names = arguments or tuple(self._defaults)
-            self.session.settings.update({name: self._defaults[name] for name in names})
+            self._reset(arguments or tuple(self.session.settings.keys() - IDENTITY))
             return
         if words == "discard all":
             if self.block != "I" or self._pending:
                 raise SqlError("25001", "DISCARD ALL cannot run inside a transaction block")
-            self.session.settings.update(self._defaults)
+            self._reset(tuple(self.session.settings))
             assert self._saved is not None
-            self._saved.update(self._defaults)
+            self._saved.update(self.session.settings)
+            self._before = self.session.belongings.discard(self.store.held)
         self.statements = {name: kept for name, kept in self.statements.items() if not name}
+
+    def _reset(self, names: tuple[str, ...]) -> None:
+        for name in (*names, "role") if "session_authorization" in names else names:
+            self.session.settings[name] = self._defaults.get(name, "")
+            self.session.belongings.made.discard(name)
 
     def _select(self, portal: Portal, limit: int) -> None:
         command = portal.command
         assert isinstance(command, Rows)
         if portal.rows is None:
-            portal.rows = command.values(portal.values, self.session)
+            portal.rows = list(command.values(portal.values, self.session))
         rows = portal.rows[:limit] if limit else portal.rows
         portal.rows = portal.rows[len(rows) :]
         for value in rows:
-            self._say(server.data_row([value]))
+            self._say(server.data_row(list(value) if isinstance(value, tuple) else [value]))
         if limit and len(rows) == limit:
             self._say(encode(b"s"))
         else:

@@ -1,8 +1,9 @@
-"""Transactions of :mod:`helpers.postgres_model`: COMMIT makes rows visible, ROLLBACK takes settings back."""
+"""Transactions of :mod:`helpers.postgres_model`: COMMIT makes rows visible, ROLLBACK takes back what can be."""
 
 from __future__ import annotations
 
 from helpers.postgres_sql import EXIT, Command, Portal, Session, SqlError, Store, Utility
+from helpers.postgres_state import Belongings
 from pgtrunk.wire import backend as server
 
 __all__ = ["Transactions"]
@@ -15,13 +16,15 @@ class Transactions:
 
     def __init__(self, store: Store, settings: dict[str, str]) -> None:
         self.store = store
-        self.session = Session(settings, self._visible)
+        self.session = Session(settings, self._visible, held=store.held)
         self.portals: dict[str, Portal] = {}
         self.block = "I"
         """I: no transaction block, T: in one, E: in one that failed."""
         self._defaults = dict(settings)
         self._saved: dict[str, str] | None = None
         """The settings when the transaction began; None: no transaction, not even an implicit one."""
+        self._before = Belongings()
+        """What there was besides."""
         self._pending: list[tuple[str, int]] = []
         self._piped = False
         """Execute has run in a transaction that is nobody's block: whatever comes before Sync joins it."""
@@ -35,6 +38,7 @@ class Transactions:
     def _start(self) -> None:
         if self._saved is None:
             self._saved = dict(self.session.settings)
+            self._before = self.session.belongings.copy()
 
     def _commit(self) -> None:
         if self._saved is None:
@@ -43,11 +47,23 @@ class Transactions:
             raise SqlError("23514", "a deferred constraint does not hold")
         for table, value in self._pending:
             self.store.tables.setdefault(table, []).append(value)
+        for name, before in self.session.local.items():
+            self.session.settings[name] = before or ""
+        self.session.local.clear()
+        self.session.belongings.commit()
         self._end()
+
+    def _roll_back(self, saved: dict[str, str]) -> None:
+        settings = self.session.settings
+        for name in settings:
+            # Of one that only sessions have, the name stays.
+            settings[name] = saved.get(name, "")
+        self.session.local.clear()
+        self.session.belongings.roll_back(self._before)
 
     def _abort(self) -> None:
         if self._saved is not None:
-            self.session.settings.update(self._saved)
+            self._roll_back(self._saved)
         self._pending, self.portals = [], {}
         if self.block == "I":
             self._end()
@@ -77,7 +93,7 @@ class Transactions:
                 raise
             return "COMMIT"
         assert self._saved is not None
-        self.session.settings.update(self._saved)
+        self._roll_back(self._saved)
         self._end()
         return "ROLLBACK"
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from helpers.postgres_model import PostgresModel
 from helpers.postgres_sql import DEFAULTS, OTHERS, Store
+from helpers.postgres_state import is_custom
 from helpers.transcript import transcript
 from helpers.transports import FakeTransport
 from pgtrunk.wire.backend import BackendKeyData
@@ -29,7 +30,7 @@ from pgtrunk_gateway.relay.context import Context
 from pgtrunk_gateway.relay.login import Admission
 from pgtrunk_gateway.relay.session import Session
 from pgtrunk_gateway.relay.terms import Terms
-from pgtrunk_gateway.session.parameters import pack, profile
+from pgtrunk_gateway.session.parameters import pack, profile, unpack
 from pgtrunk_gateway.session.replies import Replies
 from pgtrunk_gateway.session.statements import Catalogue, Prepared
 from pgtrunk_gateway.stats.counters import PoolStats
@@ -61,6 +62,7 @@ class Link:
 
     def __init__(self, pool: ScriptedPool, model: PostgresModel, prepared: int) -> None:
         self.model = model
+        self.pool = pool
         self.transport = FakeTransport()
         self.pending: list[bytes] = []
         """Chunks on their way from Postgres."""
@@ -86,6 +88,18 @@ class Link:
         for statement in replies.prepared:
             if replies.prepared.sure(statement, replies.batch):
                 assert self.model.statements[statement.name.decode()].text == statement.body[: statement.body.index(0)]
+        if not self.pool.forgives:
+            self.check_nothing_left()
+
+    def check_nothing_left(self) -> None:
+        """What its last session has set, the next one knows of and can undo; and there is nothing else of it."""
+        session, others = self.model.session, unpack(self.backend.replies.others)
+        assert session.belongings.pins == 0
+        made = session.belongings.made - DEFAULTS.keys()
+        made = {name for name in made if session.settings[name] != OTHERS.get(name)}
+        assert made <= others.keys()
+        known = {name: value for name, value in others.items() if value is not None}
+        assert {name: session.settings[name] for name in known} == known
 
 
 class ScriptedPool:
@@ -97,8 +111,11 @@ class ScriptedPool:
         self.waiting: OrderedDict[Holder, float] = OrderedDict()
         self.choose: Callable[[list[Backend]], int] = lambda free: 0
         self.gone: list[str] = []
+        self.forgives = False
+        """Whether a backend may have what its last session has left: session_state = ignore."""
         self.sessions = 0
         self.taken: set[Profile] = set()
+        self.welcome: dict[str, str] | None = {"in_hot_standby": "off"}
         self.stats = PoolStats()
 
     def enter(self) -> None:
@@ -148,12 +165,12 @@ class FakeCancels:
     def __init__(self) -> None:
         self.under_way: list[Backend] = []
 
-    def register(self, session: object) -> CancelKey:
-        return CancelKey(1, b"\0\0\0\0")
+    def register(self, session: object, *, long: bool = False) -> CancelKey:
+        return CancelKey(1, bytes(32 if long else 4))
 
     def forget(self, key: CancelKey) -> None: ...
 
-    async def serve(self, request: object) -> None:
+    async def serve(self, request: object, address: str | None) -> None:
         raise AssertionError("not here")
 
     def cancel(self, backend: Backend) -> None:
@@ -229,12 +246,13 @@ class SessionPair:
         prepared: int = 200,
         split: Splitter = whole,
         terms: Terms | None = None,
+        lazy_begin: bool = False,
         certain: bool = True,
         **config: Any,
     ) -> None:
         self.store = Store()
         self.split = split
-        self.terms = terms or Terms(tracked=prepared > 0)
+        self.terms = terms or Terms(tracked=prepared > 0, lazy_begin=lazy_begin)
         """What holds for the clients that connect."""
         self.certain = certain
         """Whether the clients' settings are known to be ones that the server takes."""
@@ -265,7 +283,7 @@ class SessionPair:
 
     def connect(self, **settings: str) -> PairedClient:
         """A client with these settings; those that Postgres does not report are known by it."""
-        others = {name: value for name, value in settings.items() if name in OTHERS}
+        others = {name: value for name, value in settings.items() if name in OTHERS or is_custom(name)}
         client = PairedClient(self, {name: value for name, value in settings.items() if name not in others}, others)
         self.clients.append(client)
         return client

@@ -10,6 +10,7 @@ from helpers.pools import PARAMETERS, NoteTaker, Server
 from helpers.waiting import until
 from pgtrunk.wire import backend as server_messages
 from pgtrunk_gateway.errors import BackendRefused, BackendUnavailable, QueryWaitTimeout, ShuttingDown
+from pgtrunk_gateway.session.parameters import Profile, profile
 
 
 async def test_ten_who_wait_have_ten_connections_opened_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,3 +264,43 @@ async def test_closing_refuses_ends_and_leaves_no_task(monkeypatch: pytest.Monke
     assert await greeting == PARAMETERS
     assert not server.logins
     assert len(asyncio.all_tasks()) == 1
+
+
+# -- which one ---------------------------------------------------------------------------------------------------------
+
+
+def set_to(zone: str) -> Profile:
+    return profile({**PARAMETERS, "TimeZone": zone})
+
+
+async def test_a_backend_that_has_the_settings_already_is_preferred(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(monkeypatch)
+    first, second, third = await server.open(3)
+    first.profile, second.profile, third.profile = set_to("UTC"), set_to("Asia/Tokyo"), set_to("UTC")
+    for zone, expected in (("Asia/Tokyo", second), ("UTC", third), ("Europe/Berlin", third)):
+        taker = NoteTaker(server.pool)
+        taker.profile = set_to(zone)
+        assert taker.take()
+        assert taker.backend is expected
+        assert (expected.holder, expected.lease) == (taker, expected.lease)
+        taker.give_back()
+        # The others keep their order: it says how long they have been idle.
+        assert [one for one in server.pool.idle if one is not expected] == [
+            one for one in (first, second, third) if one is not expected
+        ]
+        server.pool.idle[:] = [first, second, third]
+    await server.pool.close(ShuttingDown())
+
+
+async def test_it_is_not_looked_for_among_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(monkeypatch, size=100)
+    backends = await server.open(100)
+    for backend in backends:
+        backend.profile = set_to("UTC")
+    backends[10].profile = backends[90].profile = set_to("Asia/Tokyo")
+    for expected in (backends[90], backends[-1]):
+        taker = NoteTaker(server.pool)
+        taker.profile = set_to("Asia/Tokyo")
+        assert taker.take()
+        assert taker.backend is expected
+    await server.pool.close(ShuttingDown())

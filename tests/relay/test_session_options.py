@@ -146,15 +146,20 @@ async def test_a_request_never_runs_with_what_another_session_had(request_: byte
 
 
 @pytest.mark.parametrize(
-    "command",
-    [b"reset all", b"reset lock_timeout", b"set lock_timeout = '9s'", b"begin; set lock_timeout = '9s'; commit"],
+    ("command", "expected"),
+    [
+        (b"reset all", "5s"),
+        (b"reset lock_timeout", "5s"),
+        (b"set lock_timeout = '9s'", "9s"),
+        (b"begin; set lock_timeout = '9s'; commit", "9s"),
+    ],
 )
-async def test_after_set_and_reset_a_session_has_what_it_asked_for(command: bytes) -> None:
+async def test_after_set_and_reset_a_session_has_what_it_asked_for(command: bytes, expected: str) -> None:
     """RESET ALL is how asyncpg's pool gives a connection back: the next user of it asked for nothing else."""
     pair = SessionPair(backends=1)
     client, same, none = pair.connect(lock_timeout="5s"), pair.connect(lock_timeout="5s"), pair.connect()
     client.send(query(command))
-    assert shown(client) == "5s"
+    assert shown(client) == expected
     client.send(query(command))
     assert shown(same) == "5s"
     client.send(query(command))
@@ -189,6 +194,31 @@ async def test_what_is_set_after_a_reset_stays() -> None:
     for _ in range(2):
         assert shown(client, "timezone") == "UTC"
         assert shown(client, "datestyle") == "ISO, MDY"
+
+
+@pytest.mark.parametrize(
+    ("commands", "expected"),
+    [
+        (b"reset timezone; select 1", "Asia/Tokyo"),
+        (b"set timezone = 'Europe/Berlin'; reset lock_timeout", "Europe/Berlin"),
+        (b"set timezone = 'UTC'; reset lock_timeout", "UTC"),
+        (b"set timezone = 'UTC'; reset timezone", "Asia/Tokyo"),
+        (b"reset timezone; set timezone = 'UTC'", "UTC"),
+        (b"begin; reset all; rollback", "Asia/Tokyo"),
+        (b"begin; set timezone = 'UTC'; rollback; reset all", "Asia/Tokyo"),
+    ],
+)
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+async def test_what_was_reset_and_what_was_set_is_told_apart(commands: bytes, expected: str, zone: str) -> None:
+    """Both are reported alike, or not at all where nothing changes."""
+    pair = SessionPair(backends=2)
+    client, other = pair.connect(TimeZone="Asia/Tokyo"), pair.connect()
+    client.send(query(b"set timezone = '%s'" % zone.encode()))
+    client.send(query(b"reset timezone"))
+    client.send(query(commands))
+    for _ in range(2):
+        assert shown(client, "timezone") == expected
+        assert shown(other, "timezone") == "UTC"
 
 
 # -- other modes -----------------------------------------------------------------------------------------------------

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgtrunk_gateway.session.sql.commands import DEALLOCATE, EXECUTE, PREPARE, glance, naming_commands
+from pgtrunk_gateway.session.sql.commands import DEALLOCATE, EXECUTE, PREPARE, Naming, naming_commands
 from pgtrunk_gateway.session.sql.lexer import commands_of
+from pgtrunk_gateway.session.sql.text import glance, read
 
 FOUND: dict[bytes, list[tuple[bytes, bytes, int]]] = {
     b"prepare x as select 1": [(PREPARE, b"x", 0)],
@@ -56,9 +57,13 @@ NONE = [
 ]
 
 
+def named(text: bytes, *, escapes: bool = False) -> tuple[Naming, ...]:
+    return naming_commands(commands_of(text, escapes=escapes))
+
+
 @pytest.mark.parametrize("text", FOUND)
 def test_what_is_found(text: bytes) -> None:
-    found = naming_commands(text, escapes=False)
+    found = named(text)
     assert [(command.kind, command.name, command.number) for command in found] == FOUND[text]
     for command in found:
         assert command.name[:1].lower() in text[command.at : command.upto].lower()
@@ -68,13 +73,13 @@ def test_what_is_found(text: bytes) -> None:
 
 @pytest.mark.parametrize("text", NONE)
 def test_what_is_not(text: bytes) -> None:
-    assert naming_commands(text, escapes=False) == ()
+    assert named(text) == ()
 
 
 def test_a_backslash_may_be_special_everywhere() -> None:
     text = rb"select 'a\'; execute b'; execute c"
-    assert naming_commands(text, escapes=False) == ()
-    assert [command.name for command in naming_commands(text, escapes=True)] == [b"c"]
+    assert named(text) == ()
+    assert [command.name for command in named(text, escapes=True)] == [b"c"]
 
 
 @pytest.mark.parametrize("text", [b"select * from t where x = 'y'", b"insert into t values (1)", b"delete from t;"])
@@ -87,7 +92,7 @@ def test_anything_is_read(text: bytes) -> None:
     for escapes in (False, True):
         for words in commands_of(text, escapes=escapes):
             assert all(0 <= word.start < word.end <= len(text) for word in words)
-        naming_commands(text, escapes=escapes)
+        named(text, escapes=escapes)
 
 
 @given(
@@ -95,5 +100,12 @@ def test_anything_is_read(text: bytes) -> None:
 )
 def test_a_glance_misses_nothing(parts: list[bytes]) -> None:
     text = b" ".join(parts)
-    if naming_commands(text, escapes=False):
+    if named(text):
         assert glance(text + b"\0", 0, len(text))
+
+
+@pytest.mark.parametrize("size", [3 << 10, 60 << 10, 300 << 10])
+def test_texts_of_any_length_are_read_that_may_have_one(size: int) -> None:
+    text = b"prepare big as select '" + b"x" * size + b"'"
+    (found,) = read(text, escapes=False).naming
+    assert (found.kind, found.name, found.ends) == (PREPARE, b"big", len(text))

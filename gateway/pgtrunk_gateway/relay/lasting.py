@@ -2,8 +2,8 @@
 
 Between :class:`~pgtrunk_gateway.relay.leasing.Leasing` and :class:`~pgtrunk_gateway.relay.begun.Begun`. When a
 transaction is over that may have left something (:mod:`~pgtrunk_gateway.session.sql.traces`), the backend is asked what
-that is before it is given back (:mod:`~pgtrunk_gateway.session.inquiry`). The client has its answer by then and does not
-wait for this one; what it asks meanwhile is held until it is there, since it may have to run under other settings.
+that is before it is given back (:mod:`~pgtrunk_gateway.session.inquiry`). The client has its answer by then, and does
+not wait for this one; what it asks meanwhile is held until it is there, since it may have to run under other settings.
 
 Settings become the session's own and follow it. What cannot be carried *pins* the session: it keeps the backend until
 the answer to a later inquiry is that nothing is left of it. A backend of a pinned session that ends is reset. So is one
@@ -21,7 +21,7 @@ from pgtrunk_gateway.errors import NotSupported
 from pgtrunk_gateway.relay.leasing import Leasing
 from pgtrunk_gateway.session import owed
 from pgtrunk_gateway.session.inquiry import KNOWN, inquire
-from pgtrunk_gateway.session.parameters import is_lasting, pack, unpack
+from pgtrunk_gateway.session.parameters import changed, dialect, is_lasting, pack, profile, unpack, with_value
 from pgtrunk_gateway.session.sql.traces import NOTHING, Pin, Traces
 from pgtrunk_gateway.session.state import Event, State
 from pgtrunk_gateway.session.tracing import ERROR_DETAIL, ERROR_HINT, needs
@@ -95,9 +95,11 @@ class Lasting(Leasing):
             self._unanswered = NOTHING
         if not touched and not self._certain_pins & ~self.pins:
             return False
-        own = unpack(self.profile[-1] or "")
-        login, reported = backend.target.user, backend.replies.parameters
-        inquiry = inquire(touched, own, reported, pins=self.pins, login=login)
+        own, replies = unpack(self.profile[-1] or ""), backend.replies
+        began_with = [name for name, _ in changed(profile(replies.began), self._initial)]
+        inquiry = inquire(
+            touched, own, replies.parameters, pins=self.pins, login=backend.target.user, began_with=began_with
+        )
         if inquiry is None:
             self._pin(backend, (self.pins & KNOWN) | self._certain_pins)
             return self.backend is None
@@ -157,12 +159,12 @@ class Lasting(Leasing):
         self._end_wait()
         if self._client_full:
             backend.pause_reading()
-        if answer is not None:
-            self._answered(backend, answer)
+        super()._heed(backend)
         if self.backend is not backend:
             return
-        super()._heed(backend)
-        if answer is None and self.backend is backend:
+        if answer is not None:
+            self._answered(backend, answer)
+        else:
             self._not_answered(backend, inquiry)
 
     def _answered(self, backend: Backend, answer: Answer) -> None:
@@ -174,6 +176,13 @@ class Lasting(Leasing):
             self._undone = self._undone or bool(restored)
             # The server has them just now; but some may be refused any day.
             self._certain = is_lasting(self.profile)
+        for name, value in changed(self.profile, self._initial):
+            if name in answer.restored:
+                self.profile = with_value(self.profile, name, value)
+                self.transport.write(server.parameter_status(name, value))
+        if answer.restored:
+            self.requests.speak(dialect(self.profile))
+            self._undone = True
         self._pin(backend, (self.pins & KNOWN & ~answer.asked) | answer.pins | self._certain_pins)
 
     def _not_answered(self, backend: Backend, inquiry: Inquiry) -> None:

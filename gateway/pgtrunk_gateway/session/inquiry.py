@@ -59,6 +59,8 @@ class Answer:
     pins: Pin
     """What only this backend has, of what was asked for."""
     asked: Pin
+    restored: frozenset[str] = frozenset()
+    """Of the reported settings whose origin was asked for, those that are what the server gives them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +71,14 @@ class Inquiry:
     pins: Pin
     login: str
     """Who the server takes the session for if nothing has been set."""
+    origins: tuple[str, ...] = ()
+    """Settings that the server reports, of which it does not say whether the session has set them."""
 
     @property
     def sql(self) -> bytes:
         """Its rows are: name, value (NULL: none), and whether the session has set it; or the number of a pin."""
-        parts = [_SET % ",".join(map(quote, self.names))] if self.names else []
+        names = ",".join(map(quote, (*self.names, *self.origins)))
+        parts = [_SET % names] if names else []
         parts += [f"SELECT '{pin.value}',NULL,{_ASKED[pin]}" for pin in self.pins]
         return " UNION ALL ".join(parts).encode()
 
@@ -89,28 +94,37 @@ class Inquiry:
     def read(self, rows: Iterable[bytes]) -> Answer:
         """Reads the bodies of the DataRow messages. Raises :class:`ProtocolViolation` or :class:`ValueError`."""
         settings: dict[str, str] = {}
-        pins = Pin.NONE
+        pins, restored = Pin.NONE, set(self.origins)
         for body in rows:
             name, value, is_set = map(_text, parse_data_row(body))
             if is_set != "t" or name is None:
                 continue
             if name.isdigit():
                 pins |= Pin(int(name))
+            elif name in restored:
+                restored.discard(name)
             elif value is not None and not self._is_none(name, value):
                 settings.setdefault(name, value)
-        return Answer(settings, frozenset(self.names) - settings.keys(), pins, self.pins)
+        return Answer(settings, frozenset(self.names) - settings.keys(), pins, self.pins, frozenset(restored))
 
     def _is_none(self, name: str, value: str) -> bool:
         return (name == "role" and value == "none") or (name == "session_authorization" and value == self.login)
 
 
 def inquire(
-    touched: Traces, own: Mapping[str, str | None], reported: Container[str], *, pins: Pin, login: str
+    touched: Traces,
+    own: Mapping[str, str | None],
+    reported: Container[str],
+    *,
+    pins: Pin,
+    login: str,
+    began_with: Iterable[str] = (),
 ) -> Inquiry | None:
     """The question after ``touched``; None: there is nothing that would have to be asked.
 
     ``own``: the settings that the session has already, ``reported``: those that the server reports by itself. ``pins``:
-    what the session keeps this backend for.
+    what the session keeps this backend for. ``began_with``: the reported ones that the session asked for when it began,
+    and has again when they are reset.
     """
     names = {name for name in touched.names if not (name in TRACKED and name in reported)}
     # A value is kept as octets, which are others in another encoding.
@@ -118,7 +132,8 @@ def inquire(
     if names or touched.resets or recoded:
         names.update(own)
     asked = (touched.pins | (pins if touched.frees else Pin.NONE)) & KNOWN
-    return Inquiry(tuple(sorted(names)), asked, login) if names or asked else None
+    origins = tuple(name for name in began_with if touched.resets or name in touched.names)
+    return Inquiry(tuple(sorted(names)), asked, login, origins) if names or asked or origins else None
 
 
 def _text(value: bytes | None) -> str | None:

@@ -32,6 +32,7 @@ class Noting(Cutting):
         "_resets_at",
         "again",
         "answer",
+        "began",
         "discarded",
         "failed_inquiry",
         "failed_unpinned",
@@ -57,6 +58,8 @@ class Noting(Cutting):
         """What the gateway has set of what is not reported; see :func:`~pgtrunk_gateway.session.parameters.pack`."""
         self.in_step = True
         """Whether what the backend says is known to be the answer to what it was asked."""
+        self.began = dict(parameters)
+        """What it began with, and goes back to by RESET."""
         self.is_followed = False
         """Whether the session that has it sees what it changes in its settings, and asks after that."""
         self._resets_at = -1
@@ -111,8 +114,9 @@ class Noting(Cutting):
             self._dialect_moves()
         # The server reports when all is done: right behind the tag of the last command.
         if self._resets_at == start or data.endswith(_RESETS, 0, start):
-            self.restored.add(name)
             self._resets_at = end
+            if value == self.began.get(name) and not self.is_followed:
+                self.restored.add(name)
 
     def _dialect_moves(self) -> None:
         """What the client asked has changed what texts mean."""

@@ -163,7 +163,7 @@ class Applying(Owed):
 
 
 class Asking(Owed):
-    """The gateway asks what the session has left on the backend; ``rows`` are bodies of DataRow, the last maybe in part."""
+    """The gateway asks what the session has left on the backend. ``rows``: bodies of DataRow, the last maybe a part."""
 
     __slots__ = ("failed", "inquiry", "rows")
 
@@ -175,8 +175,8 @@ class Asking(Owed):
 
 
 class Refused(Naming):
-    """A text that the gateway refuses. In its place went one that fails, so that the transaction does what it does after
-    an error; the client gets ``message``, in place of that error."""
+    """A text that the gateway refuses. In its place went one that fails, so that the transaction does what it does
+    after an error; the client gets ``message``, in place of that error."""
 
     __slots__ = ()
 

@@ -1,0 +1,513 @@
+"""Settings that a session makes while it runs: they follow it, nobody else has them, and what is undone is gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from helpers.conversations import SYNC, once, run
+from helpers.session_pair import PairedClient, SessionPair
+from helpers.waiting import until
+from pgtrunk.wire.frontend import TERMINATE_MESSAGE, bind, execute, parse, query
+from pgtrunk_gateway.pool.backend import BackendState
+from pgtrunk_gateway.relay.terms import Terms
+from pgtrunk_gateway.session.state import State
+
+SET = query(b"set lock_timeout = '5s'")
+SHOW = query(b"show lock_timeout")
+
+
+def shown(client: PairedClient, name: str = "lock_timeout") -> str:
+    return client.send(query(b"show " + name.encode()))[1].removeprefix("DataRow ")
+
+
+def custom(client: PairedClient, name: str = "app.x") -> str:
+    return client.send(query(b"select current_setting('" + name.encode() + b"', true)"))[1].removeprefix("DataRow ")
+
+
+def flights(pair: SessionPair) -> str:
+    kinds = "".join("".join(link.model.received) for link in pair.links)
+    for link in pair.links:
+        link.model.received.clear()
+    return kinds
+
+
+def switch(client: PairedClient, terms: Terms) -> None:
+    assert client.session.admission is not None
+    client.session.admission.terms = terms
+    client.session.reconfigure()
+
+
+def step(pair: SessionPair, client: PairedClient, data: bytes) -> None:
+    """Sends ``data``, and carries it to the only backend and the answer back; the inquiry that follows stays unsent."""
+    client.feed(data)
+    pair.carry(pair.links[0])
+
+
+# -- they follow -------------------------------------------------------------------------------------------------------
+
+WAYS = {
+    "SET": [SET],
+    "SET, extended": [once(b"set lock_timeout = '5s'") + SYNC],
+    "SET, prepared": [parse(b"s", b"set lock_timeout = '5s'") + SYNC, run(b"s") + SYNC],
+    "SET in a transaction": [query(b"begin"), SET, query(b"select 1"), query(b"commit")],
+    "SET among others": [query(b"select 1; set session lock_timeout to '5s'; select 2")],
+    "SET in a pipeline": [query(b"select 1") + SET + query(b"select 2") + once(b"select 3") + SYNC],
+    "SET before an error": [SET + query(b"select 1/0")],
+    "set_config": [query(b"select set_config('lock_timeout', '5s', false)")],
+    "set_config with parameters": [
+        parse(b"", b"select set_config($1, $2, false)") + bind(b"", b"", [b"lock_timeout", b"5s"]) + execute() + SYNC
+    ],
+    "twice": [query(b"set lock_timeout = '9s'"), SET],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_what_is_set_follows_the_session_and_nobody_else_has_it(way: str) -> None:
+    pair = SessionPair(backends=2)
+    client, other = pair.connect(), pair.connect()
+    for request in WAYS[way]:
+        client.send(request)
+    for _ in range(3):
+        assert shown(client) == "5s"
+        assert shown(other) == "0"
+    pair.check_idle()
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [
+        [query(b"begin"), SET, query(b"rollback")],
+        [query(b"begin; set lock_timeout = '5s'; rollback")],
+        [query(b"begin"), SET, query(b"select 1/0"), query(b"commit")],
+        [query(b"set lock_timeout = '5s'; select 1/0")],
+        [query(b"set lock_timeout = 'soon'")],
+        [once(b"set lock_timeout = '5s'") + once(b"select 1/0") + SYNC],
+        [query(b"begin"), query(b"set local lock_timeout = '5s'"), query(b"commit")],
+        [SET, query(b"reset lock_timeout")],
+        [SET, query(b"set lock_timeout to default")],
+        [SET, query(b"reset all")],
+        [SET, query(b"discard all")],
+    ],
+)
+async def test_what_is_undone_is_gone(requests: list[bytes]) -> None:
+    pair = SessionPair(backends=2)
+    client = pair.connect()
+    for request in requests:
+        client.send(request)
+    for _ in range(3):
+        assert shown(client) == "0"
+    assert client.session.profile == client.session._initial
+    pair.check_idle()
+
+
+async def test_several_settings_of_several_sessions() -> None:
+    pair = SessionPair(backends=3)
+    clients = [pair.connect() for _ in range(4)]
+    for number, client in enumerate(clients[1:], 1):
+        client.send(query(b"set lock_timeout = '%ds'; set app.x = 'of %d'" % (number, number)))
+        client.send(query(b"begin; set statement_timeout = '9s'; rollback"))
+        client.send(query(b"set temp_tablespaces = 'a'"))
+    for _ in range(4):
+        for number, client in enumerate(clients):
+            assert shown(client) == (f"{number}s" if number else "0")
+            assert custom(client) in ([f"of {number}"] if number else ["", "NULL"])
+            assert shown(client, "statement_timeout") == "0"
+            assert shown(client, "temp_tablespaces") == ("a" if number else "")
+    pair.check_idle()
+
+
+async def test_what_it_began_with_can_be_changed_and_comes_back() -> None:
+    pair = SessionPair(backends=2)
+    client, other = pair.connect(lock_timeout="5s", TimeZone="Asia/Tokyo"), pair.connect()
+    for change, expected in (
+        (b"set lock_timeout = '9s'", "9s"),
+        (b"reset lock_timeout", "5s"),
+        (b"set lock_timeout = '9s'; set timezone = 'UTC'", "9s"),
+        (b"reset all", "5s"),
+        (b"begin; set lock_timeout = '9s'; rollback", "5s"),
+        (b"set lock_timeout = '9s'", "9s"),
+        (b"discard all", "5s"),
+    ):
+        client.send(query(change))
+        for _ in range(2):
+            assert shown(client) == expected
+            assert shown(other) == "0"
+    assert shown(client, "timezone") == "Asia/Tokyo"
+
+
+async def test_a_reset_of_one_setting_leaves_the_others() -> None:
+    pair = SessionPair(backends=2)
+    client = pair.connect(lock_timeout="5s")
+    client.send(query(b"set statement_timeout = '7s'; set app.x = '1'"))
+    client.send(query(b"reset app.x"))
+    assert (shown(client), shown(client, "statement_timeout"), custom(client)) == ("5s", "7s", "")
+
+
+async def test_a_role_is_carried_and_never_taken_for_granted() -> None:
+    pair = SessionPair(backends=1)
+    client, other = pair.connect(), pair.connect()
+    client.send(query(b"set role r"))
+    for _ in range(2):
+        assert shown(other, "role") == "none"
+        client.feed(query(b"show role"))
+        assert client.session.state.name == "HOLDING"
+        pair.pump()
+        assert client.read()[1] == "DataRow r"
+    client.send(query(b"set role none"))
+    assert shown(other, "role") == "none"
+    client.feed(query(b"show role"))
+    assert client.session.state is State.LEASED
+    pair.pump()
+    assert client.read()[1] == "DataRow none"
+    client.send(query(b"set session authorization s"))
+    assert shown(other, "session_authorization") == "user"
+    assert shown(client, "session_authorization") == "s"
+    client.send(query(b"set role r"))
+    client.send(query(b"reset session authorization"))
+    assert (shown(client, "session_authorization"), shown(client, "role")) == ("user", "none")
+
+
+# -- what it costs -----------------------------------------------------------------------------------------------------
+
+
+async def test_ordinary_requests_and_reported_settings_are_not_asked_after() -> None:
+    pair = SessionPair(backends=1)
+    client = pair.connect()
+    for request, sent in (
+        (query(b"select 1"), "Q"),
+        (query(b"begin; insert into t values (1); commit"), "Q"),
+        (once(b"select 1") + SYNC, "PBDES"),
+        (query(b"set timezone = 'Asia/Tokyo'"), "Q"),
+        (query(b"set local lock_timeout = '5s'"), "Q"),
+        (query(b"discard all"), "Q"),
+        (query(b"unlisten *"), "Q"),
+        (query(b"reset all"), "Q"),
+        (SET, "QQ"),
+        (query(b"set timezone = 'UTC'"), "Q"),
+        (query(b"select 1"), "Q"),
+    ):
+        client.send(request)
+        assert flights(pair) == sent, request
+    assert shown(client) == "5s"
+
+
+async def test_several_requests_in_a_row_are_asked_after_once() -> None:
+    pair = SessionPair(backends=1)
+    client = pair.connect()
+    client.send(SET + query(b"select 1") + query(b"set app.x = '1'") + SET)
+    assert flights(pair) == "QQQQ" + "Q"
+
+
+async def test_a_transaction_is_counted_once_and_ends_when_the_client_has_its_answer() -> None:
+    pair = SessionPair(backends=1)
+    client = pair.connect()
+    step(pair, client, SET)
+    assert pair.pool.stats.xact_count == 1
+    assert client.read() == ["CommandComplete SET", "ReadyForQuery I"]
+    pair.pump()
+    assert pair.pool.stats.xact_count == 1
+    client.send(query(b"select 1"))
+    assert (pair.pool.stats.xact_count, pair.pool.stats.query_count) == (2, 2)
+
+
+# -- while it is asked -------------------------------------------------------------------------------------------------
+
+
+async def test_what_comes_meanwhile_is_held_and_runs_under_the_sessions_settings() -> None:
+    pair = SessionPair(backends=1)
+    client = pair.connect(lock_timeout="5s")
+    client.send(query(b"set lock_timeout = '9s'"))
+    step(pair, client, query(b"reset all"))
+    assert client.session.state is State.HOLDING
+    client.feed(SHOW)
+    client.feed(SHOW)
+    assert pair.links[0].model.session.settings["lock_timeout"] == "0"
+    pair.pump()
+    assert [line for line in client.read() if line.startswith("DataRow")] == ["DataRow 5s"] * 2
+    pair.check_idle()
+
+
+async def test_who_waits_for_the_backend_gets_it_before_what_comes_meanwhile() -> None:
+    pair = SessionPair(backends=1)
+    client, other = pair.connect(), pair.connect()
+    step(pair, client, SET)
+    other.feed(SHOW)
+    client.feed(SHOW)
+    assert other.session.state is State.WAITING
+    pair.carry(pair.links[0])
+    assert client.session.state.name == "WAITING"
+    pair.pump()
+    assert (other.read()[1], client.read()[-3]) == ("DataRow 0", "DataRow 5s")
+
+
+@pytest.mark.parametrize("politely", [True, False])
+async def test_a_client_that_leaves_meanwhile_leaves_nothing(politely: bool) -> None:
+    pair = SessionPair(backends=1)
+    client, other = pair.connect(), pair.connect()
+    client.send(parse(b"mine", b"select 1") + SYNC)
+    step(pair, client, SET)
+    if politely:
+        client.feed(TERMINATE_MESSAGE)
+        client.session.eof_received()
+        assert client.session._reason == "client close request"
+    else:
+        client.vanish()
+    assert not pair.cancels.under_way
+    pair.pump()
+    pair.check_idle()
+    # The answer came all the same: nothing had to be discarded.
+    assert pair.links[0].model.statements
+    assert shown(other) == "0"
+
+
+async def test_a_client_that_leaves_meanwhile_and_no_answer_comes() -> None:
+    pair = SessionPair(backends=1)
+    client = pair.connect()
+    pair.links[0].model.session.deaf = 1
+    step(pair, client, SET)
+    client.vanish()
+    pair.pump()
+    assert pair.pool.gone == ["it cannot be told what its last session has left"]
+
+
+@pytest.mark.parametrize("left", [[query(b"begin"), SET], [query(b"begin"), SET, query(b"select pg_sleep(60)")]])
+async def test_a_client_that_leaves_before_it_is_asked(left: list[bytes]) -> None:
+    pair = SessionPair(backends=1)
+    client, other = pair.connect(), pair.connect()
+    for request in left:
+        client.send(request)
+    client.vanish()
+    pair.pump()
+    pair.finish_cancels()
+    pair.check_idle()
+    assert shown(other) == "0"
+
+
+async def test_a_client_that_leaves_right_behind_what_it_has_set() -> None:
+    pair = SessionPair(backends=1)
+    client, other = pair.connect(), pair.connect()
+    client.feed(SET)
+    client.feed(TERMINATE_MESSAGE)
+    pair.pump()
+    pair.check_idle()
+    assert shown(other) == "0"
+
+
+async def test_a_reload_meanwhile_and_in_the_transaction() -> None:
+    for before in ([SET], [query(b"begin"), SET]):
+        pair = SessionPair(backends=1)
+        client, other = pair.connect(), pair.connect()
+        for request in before:
+            step(pair, client, request)
+        switch(client, Terms(client_idle_timeout=60))
+        switch(client, Terms())
+        client.send(query(b"commit"))
+        assert (shown(other), shown(client)) == ("0", "5s")
+        pair.check_idle()
+
+
+async def test_a_stopping_gateway_waits_for_the_answer() -> None:
+    pair = SessionPair(backends=1)
+    client = pair.connect()
+    step(pair, client, SET)
+    pair.context.closing_idle = True
+    client.session.end_if_idle()
+    assert client.session.state is State.HOLDING
+    pair.pump()
+    assert client.read()[-1].startswith("ErrorResponse FATAL 57P01")
+    pair.check_idle()
+
+
+async def test_a_client_that_does_not_read_keeps_no_backend() -> None:
+    pair = SessionPair(backends=1)
+    client, other = pair.connect(), pair.connect()
+    client.feed(SET)
+    client.session.pause_writing()
+    # What it does not read yet comes no further than the gateway.
+    pair.links[0].backend.resume_reading()
+    pair.pump()
+    assert client.session.state is State.IDLE
+    assert shown(other) == "0"
+    client.session.resume_writing()
+    client.read()
+    assert shown(client) == "5s"
+
+
+async def test_a_backend_that_does_not_tell_is_closed() -> None:
+    pair = SessionPair(backends=1, cancel_wait_timeout=0.01)
+    client = pair.connect()
+    step(pair, client, SET)
+    await until(lambda: client.session.state is State.CLOSED)
+    assert pair.pool.gone == ["cancel_wait_timeout: it does not tell what its session has left"]
+    assert client.read()[-1].startswith("ErrorResponse FATAL 08006")
+
+
+async def test_one_that_is_not_read_is_not_closed_for_that() -> None:
+    pair = SessionPair(backends=1, cancel_wait_timeout=0.01)
+    client, second = pair.connect(), pair.connect()
+    step(pair, client, SET)
+    pair.context.suspended = True
+    client.session.suspend()
+    before = client.session._deadline
+    await until(lambda: client.session._deadline is not before)
+    assert client.session.state is State.HOLDING
+    pair.context.suspended = False
+    client.session.end_suspension()
+    pair.pump()
+    assert client.session._deadline is None
+    assert shown(second) == "0"
+
+
+# -- cancels -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_cancel_meanwhile_finds_what_is_held() -> None:
+    pair = SessionPair(backends=1)
+    client, other = pair.connect(lock_timeout="5s"), pair.connect()
+    step(pair, client, query(b"reset all"))
+    client.feed(SHOW + query(b"select pg_sleep(60)"))
+    (link,) = pair.links
+    assert link.backend.is_setting and not link.backend.runs
+    pair.cancels.cancel(link.backend)
+    pair.pump()
+    assert client.session.backend is link.backend
+    assert link.backend.runs
+    pair.finish_cancels()
+    told = client.read()
+    # Its settings too went ahead.
+    assert "DataRow 5s" in told
+    assert told[-2].startswith("ErrorResponse ERROR 57014")
+    pair.check_idle()
+    assert shown(other) == "0"
+
+
+async def test_a_cancel_meanwhile_with_nothing_to_find() -> None:
+    pair = SessionPair(backends=1)
+    client, other = pair.connect(), pair.connect()
+    step(pair, client, SET)
+    (link,) = pair.links
+    pair.cancels.cancel(link.backend)
+    pair.pump()
+    # Nobody else gets it before the cancel is over.
+    assert client.session.backend is link.backend
+    client.feed(query(b"select 1"))
+    pair.finish_cancels()
+    assert client.read()[-4:-2] == ["RowDescription ?column?:23", "DataRow 1"]
+    pair.check_idle()
+    assert (shown(other), shown(client)) == ("0", "5s")
+
+
+async def test_a_cancel_of_what_was_before_ends_first() -> None:
+    pair = SessionPair(backends=1)
+    client = pair.connect()
+    client.feed(query(b"set lock_timeout = '5s'; select pg_sleep(60)"))
+    pair.cancels.cancel(pair.links[0].backend)
+    pair.pump()
+    assert flights(pair) == "Q"
+    pair.finish_cancels()
+    assert client.read()[-2].startswith("ErrorResponse ERROR 57014")
+    assert shown(client) == "0"
+
+
+# -- an inquiry that fails ---------------------------------------------------------------------------------------------
+
+
+async def test_an_inquiry_that_fails_is_made_again_without_the_sessions_timeout() -> None:
+    pair = SessionPair(backends=1)
+    client, other = pair.connect(), pair.connect()
+    (link,) = pair.links
+    link.model.session.deaf = 2
+    assert client.send(query(b"set statement_timeout = '1ms'")) == ["CommandComplete SET", "ReadyForQuery I"]
+    assert flights(pair) == "Q" + "QQQ"
+    assert shown(client, "statement_timeout") == "1ms"
+    assert shown(other, "statement_timeout") == "0"
+    pair.check_idle()
+
+
+async def test_a_session_of_which_nothing_can_be_told_keeps_its_backend_until_it_can() -> None:
+    pair = SessionPair(backends=1)
+    client, other = pair.connect(), pair.connect()
+    (link,) = pair.links
+    link.model.session.deaf = 3
+    *_, notice = client.send(SET)
+    assert notice.startswith("NoticeResponse NOTICE 00000 this session keeps its server connection")
+    assert client.session.pins.words == "settings that cannot be told"
+    assert client.session.backend is link.backend
+    # It is not asked again for nothing.
+    flights(pair)
+    pair.pump()
+    assert flights(pair) == ""
+    other.feed(SHOW)
+    assert client.send(query(b"select 1"))[1] == "DataRow 1"
+    assert not client.session.pins
+    pair.pump()
+    assert other.read()[1] == "DataRow 0"
+    assert shown(client) == "5s"
+    pair.check_idle()
+
+
+async def test_one_that_need_not_be_told_does_not() -> None:
+    pair = SessionPair(backends=1, terms=Terms(session_state="ignore"))
+    client, other = pair.connect(), pair.connect()
+    pair.links[0].model.session.deaf = 3
+    assert client.send(SET) == ["CommandComplete SET", "ReadyForQuery I"]
+    pair.pump()
+    assert pair.links[0].backend.state is BackendState.OPEN
+    pair.check_idle()
+    assert shown(other) == "0"
+
+
+# -- other modes -------------------------------------------------------------------------------------------------------
+
+
+async def test_in_session_mode_nothing_is_asked() -> None:
+    pair = SessionPair(backends=1, terms=Terms(pool_mode="session", reset_query="DISCARD ALL", tracked=False))
+    client = pair.connect()
+    client.send(query(b"set lock_timeout = '5s'; listen news"))
+    assert flights(pair) == "Q"
+    assert client.session.pins == 0
+    client.send(TERMINATE_MESSAGE)
+    pair.pump()
+    pair.check_idle()
+
+
+async def test_in_statement_mode_settings_follow_too() -> None:
+    pair = SessionPair(backends=2, terms=Terms(pool_mode="statement"))
+    client, other = pair.connect(), pair.connect()
+    client.send(SET)
+    for _ in range(2):
+        assert (shown(client), shown(other)) == ("5s", "0")
+
+
+async def test_with_a_reset_after_each_transaction() -> None:
+    pair = SessionPair(backends=1, terms=Terms(reset_query="DISCARD ALL"))
+    client, other = pair.connect(), pair.connect()
+    client.send(SET)
+    for _ in range(2):
+        assert (shown(client), shown(other)) == ("5s", "0")
+        pair.pump()
+    assert not client.session.pins
+
+
+async def test_without_statements_that_follow() -> None:
+    pair = SessionPair(backends=2, prepared=0)
+    client, other = pair.connect(), pair.connect()
+    client.send(parse(b"s", b"set lock_timeout = '5s'") + run(b"s") + SYNC)
+    for _ in range(2):
+        assert (shown(client), shown(other)) == ("5s", "0")
+
+
+# -- long texts --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_text_that_comes_in_parts() -> None:
+    pair = SessionPair(backends=2)
+    client, other = pair.connect(), pair.connect()
+    long = query(b"select '" + b"x" * 100_000 + b"'; set lock_timeout = '5s'")
+    for at in range(0, len(long), 9000):
+        client.feed(long[at : at + 9000])
+    pair.pump()
+    assert client.read()[-1] == "ReadyForQuery I"
+    for _ in range(2):
+        assert (shown(client), shown(other)) == ("5s", "0")
+    pair.check_idle()
