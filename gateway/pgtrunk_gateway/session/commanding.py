@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 from pgtrunk.wire import frontend as client
 from pgtrunk_gateway.session import owed
 from pgtrunk_gateway.session.sql.commands import DEALLOCATE, EXECUTE, PREPARE
+from pgtrunk_gateway.session.sql.text import glance
 from pgtrunk_gateway.session.sql.traces import NOTHING
 from pgtrunk_gateway.session.sql_statements import Made, Template, passes, passing, quoted
 from pgtrunk_gateway.session.statements import Statement, foreign
-from pgtrunk_gateway.session.tracing import Tracing
+from pgtrunk_gateway.session.tracing import NO_READING, Tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,9 +45,7 @@ class Commanding(Tracing):
 
     __slots__ = ("_begun", "_portals")
 
-    def __init__(
-        self, catalogue: Catalogue, *, tracked: bool, stir: Callable[[Traces], None] | None = None
-    ) -> None:
+    def __init__(self, catalogue: Catalogue, *, tracked: bool, stir: Callable[[Traces], None] | None = None) -> None:
         super().__init__(catalogue, tracked=tracked, stir=stir)
         self._begun = 0
         self._portals: dict[bytes, Template] = {}
@@ -125,6 +124,7 @@ class Commanding(Tracing):
     def _deallocate(self, command: Naming, known: Statement, data: bytes, pos: int) -> tuple[bytes, owed.Naming]:
         name = passing(command.number)
         self._pass(name, command, data, pos)
+        self._lost[known.name] = command.name
         del self.statements[command.name]
         return name, owed.Naming("deallocate", b"C", command.name, known, None)
 
@@ -155,7 +155,12 @@ class Commanding(Tracing):
     def _statement(self, name: bytes, body: bytes, data: bytes, start: int, end: int) -> Statement:
         """What a Parse with the text at ``start`` makes; ``body`` is what it has behind the name."""
         text_end = data.find(0, start, end)
-        reading = self._read(data, start, text_end)
+        # Looked at here as well, for what is parsed each time it is asked.
+        reading = (
+            self._read(data, start, text_end) if text_end > start and glance(data, start, text_end) else NO_READING
+        )
+        if reading is NO_READING:
+            return self.catalogue.intern(len(name), body, self.dialect) if name else Statement(b"", body)
         if len(reading.naming) == 1 and self.tracked:
             statement: Statement = Template(name, body, reading.naming[0])
         else:

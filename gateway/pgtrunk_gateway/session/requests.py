@@ -27,7 +27,7 @@ from pgtrunk_gateway.session.commanding import Commanding
 from pgtrunk_gateway.session.reading import bound_values, statement_name, text_within
 from pgtrunk_gateway.session.shapes import EXECUTION, OTHER, QUERY, describes
 from pgtrunk_gateway.session.skipping import batch_end
-from pgtrunk_gateway.session.sql.text import glance
+from pgtrunk_gateway.session.sql.text import glance, is_ordinary
 from pgtrunk_gateway.session.sql_statements import Template
 from pgtrunk_gateway.session.statements import Statement, foreign
 from pgtrunk_gateway.session.tracing import FAILS, refusal
@@ -103,7 +103,7 @@ class Requests(Commanding):
         if shape and not self.open:
             replies.asker = self
             if shape == QUERY:
-                if glance(data, 5, len(data) - 1):
+                if not is_ordinary(data) and glance(data, 5, len(data) - 1):
                     return self._plan(data, replies)
                 self.unnamed = replies.unnamed = None
                 replies.last = b""
@@ -324,8 +324,8 @@ class Requests(Commanding):
             self._replace(data, pos, end, b"")
             return
         if self._queried and not self.open:
-            # PostgreSQL 18 leaves the transaction of a batch half open where its Sync comes right behind a query in it,
-            # and the next query, whoever's it is, fails. A Parse, of nothing, makes it end.
+            # PostgreSQL 18 leaves the transaction of a batch half open where its Sync comes right behind a query, or a
+            # function call, in it, and the next query, whoever's it is, fails. A Parse, of nothing, makes it end.
             self._plain = False
             replies.unnamed = None
             self._owe(owed.HIDDEN_PARSE)
@@ -369,6 +369,7 @@ class Requests(Commanding):
 
     def _function_call(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
         self._only_prepares = self._plain = False
+        self._queried = self._queried or self.open
         self._finish(replies, owed.QUERY)
 
     def _copy_data(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
