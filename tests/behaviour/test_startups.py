@@ -61,6 +61,16 @@ CUT_OFF: Final = {
     "a cancel that is too long": packet(CANCEL, struct.pack("!i", 1) + bytes(300)),
 }
 """Postgres closes the connection without a word; the gateway says what is wrong, as a violation of the protocol."""
+NEGOTIATED: Final = {
+    "3.0": packet(V3, NAMES + b"\0"),
+    "3.1": packet(V3 | 1, NAMES + b"\0"),
+    "3.2": packet(V3 | 2, NAMES + b"\0"),
+    "3.3": packet(V3 | 3, NAMES + b"\0"),
+    "3.9999 with an option": packet(V3 | 9999, NAMES + b"_pq_.test_protocol_negotiation\0\0\0"),
+    "3.0 with options": packet(V3, b"_pq_.a\0on\0" + NAMES + b"_pq_.b\0\0\0"),
+    "3.2 with an option": packet(V3 | 2, b"_pq_.a\0on\0" + NAMES + b"\0"),
+}
+"""Postgres says what it does not speak, and the login goes on."""
 UNANSWERED: Final = {
     "a cancel for nobody": packet(CANCEL, struct.pack("!ii", 1, 2)),
     "a long cancel for nobody": packet(CANCEL, struct.pack("!i", 1) + bytes(256)),
@@ -111,3 +121,22 @@ async def test_nonsense_is_told_what_it_is(fronts: dict[str, Front], through: st
 async def test_who_cancels_is_told_nothing(fronts: dict[str, Front], through: str, name: str) -> None:
     assert await answer(fronts["direct"], UNANSWERED[name]) == b""
     assert await answer(fronts[through], UNANSWERED[name]) == b""
+
+
+async def negotiation(front: Front, data: bytes) -> list[bytes]:
+    """What is said of the protocol before somebody has to log in."""
+    async with wires(front) as wire:
+        session = await wire.open()
+        session.reads_messages = True
+        session.send(data)
+        *told, last = await session.until("RE")
+        assert last.kind == "R"
+        assert all(message.kind == "v" for message in told)
+        return [message.body for message in told]
+
+
+@pytest.mark.parametrize("name", NEGOTIATED)
+@pytest.mark.parametrize("through", THROUGH)
+async def test_the_protocol_is_negotiated_alike(fronts: dict[str, Front], through: str, name: str) -> None:
+    own = await negotiation(fronts["direct"], NEGOTIATED[name])
+    assert await negotiation(fronts[through], NEGOTIATED[name]) == own

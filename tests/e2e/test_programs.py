@@ -12,6 +12,7 @@ from helpers.processes import GatewayProcess, gateway_process, run_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from helpers.site import Site
 
@@ -66,11 +67,21 @@ def test_psql(gateway: GatewayProcess, libpq: str) -> None:
 
 
 @LIBPQ
-def test_psql_asks_for_a_newer_protocol(gateway: GatewayProcess, libpq: str) -> None:
-    conninfo = gateway.conninfo(libpq, min_protocol_version="3.0", max_protocol_version="3.2")
-    assert run_program("psql", conninfo, "-X", "-A", "-t", "-c", "SELECT 1").stdout == "1\n"
-    refused = run_program("psql", conninfo | {"min_protocol_version": "3.2"}, "-X", "-c", "SELECT 1", check=False)
-    assert "server only supports protocol version 3.0" in refused.stderr
+@pytest.mark.parametrize("version", ["3.0", "3.2"])
+def test_each_version_of_the_protocol(gateway: GatewayProcess, libpq: str, version: str, tmp_path: Path) -> None:
+    conninfo = gateway.conninfo(libpq, min_protocol_version=version, max_protocol_version=version)
+    assert f"Protocol Version|{version}\n" in run_program("psql", conninfo, "-XAtc", r"\conninfo").stdout
+    script = tmp_path / "script.sql"
+    script.write_text("SELECT 1;\n")
+    for more in ((), ("-C",)):
+        done = run_program("pgbench", conninfo, "-n", "-M", "extended", "-c", "8", "-t", "10", "-f", str(script), *more)
+        assert "number of transactions actually processed: 80/80" in done.stdout
+
+
+@LIBPQ
+def test_psql_takes_what_is_newest(gateway: GatewayProcess, libpq: str) -> None:
+    conninfo = gateway.conninfo(libpq, min_protocol_version="3.0", max_protocol_version="latest")
+    assert "Protocol Version|3.2\n" in run_program("psql", conninfo, "-XAtc", r"\conninfo").stdout
 
 
 @LIBPQ

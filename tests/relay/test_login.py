@@ -12,7 +12,7 @@ from helpers.waiting import until
 from pgtrunk.wire import backend as server
 from pgtrunk.wire import frontend as client
 from pgtrunk.wire.framing import messages
-from pgtrunk.wire.startup import PROTOCOL_3_0, CancelRequest, GSSENCRequest, SSLRequest, StartupMessage
+from pgtrunk.wire.startup import PROTOCOL_3_0, PROTOCOL_3_2, CancelRequest, GSSENCRequest, SSLRequest, StartupMessage
 from pgtrunk_gateway.auth import ClientExchange, Plain, Userlist
 from pgtrunk_gateway.config.settings import Config, DatabaseConfig
 from pgtrunk_gateway.errors import BackendUnavailable
@@ -71,12 +71,35 @@ async def test_encryption_is_declined_once_of_each_kind() -> None:
     await lobby.end()
 
 
-async def test_a_newer_protocol_and_its_options_are_negotiated_down() -> None:
+@pytest.mark.parametrize(
+    ("asked", "options", "told", "spoken"),
+    [
+        (PROTOCOL_3_0, {}, None, PROTOCOL_3_0),
+        (PROTOCOL_3_0 + 1, {}, None, PROTOCOL_3_0),
+        (PROTOCOL_3_2, {}, None, PROTOCOL_3_2),
+        (PROTOCOL_3_2 + 1, {}, PROTOCOL_3_2, PROTOCOL_3_2),
+        (PROTOCOL_3_0 + 9999, {"_pq_.a": "1", "_pq_.b": ""}, PROTOCOL_3_2, PROTOCOL_3_2),
+        (PROTOCOL_3_2, {"_pq_.stream": "on"}, PROTOCOL_3_2, PROTOCOL_3_2),
+        (PROTOCOL_3_0, {"_pq_.stream": "on"}, PROTOCOL_3_0, PROTOCOL_3_0),
+    ],
+)
+async def test_the_protocol_is_negotiated(asked: int, options: dict[str, str], told: int | None, spoken: int) -> None:
     lobby = Lobby()
-    packet = StartupMessage(3 << 16 | 2, {"user": "app", "database": "shop"}, {"_pq_.stream": "on"})
+    packet = StartupMessage(asked, {"user": "app", "database": "shop"}, options)
     answer = await lobby.send(packet.encode())
-    assert answer.startswith(server.negotiate_protocol(PROTOCOL_3_0, ["_pq_.stream"]))
-    assert kinds(answer) == "vRSSSSKZ"
+    if told is None:
+        assert kinds(answer) == "RSSSSKZ"
+    else:
+        assert answer.startswith(server.negotiate_protocol(told, list(options)))
+        assert kinds(answer) == "vRSSSSKZ"
+    assert server.backend_key_data(77, b"abcd" * (8 if spoken == PROTOCOL_3_2 else 1)) in answer
+    await lobby.end()
+
+
+async def test_the_protocol_is_negotiated_before_the_login() -> None:
+    lobby = Lobby(auth_type="plain", users=USERS)
+    packet = StartupMessage(PROTOCOL_3_2 + 1, {"user": "app", "database": "shop"})
+    assert kinds(await lobby.send(packet.encode())) == "vR"
     await lobby.end()
 
 

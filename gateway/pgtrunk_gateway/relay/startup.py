@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pgtrunk.errors import ProtocolViolation
-from pgtrunk.wire.startup import CancelRequest, SSLRequest, StartupMessage, parse_startup
+from pgtrunk.wire import backend as server
+from pgtrunk.wire.startup import PROTOCOL_3_2, CancelRequest, SSLRequest, StartupMessage, parse_startup
 from pgtrunk_gateway.errors import LoginRefused
 from pgtrunk_gateway.tls import Door, HandshakeError, TlsTransport
 from pgtrunk_gateway.tls.contexts import ALPN
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from pgtrunk_gateway.relay.dialogue import Dialogue
 
-__all__ = ["CLOSED_DOOR", "read_startup"]
+__all__ = ["CLOSED_DOOR", "negotiate", "read_startup"]
 
 CLOSED_DOOR: Final = Door()
 """No TLS: on unix sockets, as in Postgres, and in QUIC, which has its own."""
@@ -93,3 +94,16 @@ async def _begin_tls(
 def _alpn(dialogue: Dialogue) -> str | None:
     chosen: str | None = dialogue.transport.get_extra_info("ssl_object").selected_alpn_protocol()
     return chosen
+
+
+def negotiate(packet: StartupMessage) -> tuple[int, bytes]:
+    """The version that the session speaks, and what its client is told of it: nothing, where it has what it asked for.
+
+    As Postgres does (NegotiateProtocolVersion, from 9.3 on): whoever asks for a minor version that is not known yet is
+    told the newest one that is, and whoever sends protocol options which of them have no effect: here, all of them. The
+    client then goes on, or leaves. 3.1 has never been anything but a name; it is spoken as 3.0 is.
+    """
+    protocol = min(packet.protocol, PROTOCOL_3_2)
+    if protocol == packet.protocol and not packet.options:
+        return protocol, b""
+    return protocol, server.negotiate_protocol(protocol, list(packet.options))

@@ -13,6 +13,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pgtrunk.wire.startup import PROTOCOL_3_0
 from pgtrunk_gateway.config.entries import DatabaseConfig
 from pgtrunk_gateway.errors import NotAllowed
 from pgtrunk_gateway.relay.authentication import authenticate
@@ -49,6 +50,8 @@ class Visit:
     admin: bool
     """Whether it may do more than look."""
     application_name: str = ""
+    protocol: int = PROTOCOL_3_0
+    """What its client speaks."""
     place: Place | None = None
     """What it counts as, until it leaves."""
 
