@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from netem.scenario import Cell
 
     Tell = Callable[[Cell, dict[str, Any] | None], None]
+    Seconds = Callable[[Cell], float]
 
 __all__ = ["main"]
 
@@ -143,37 +144,37 @@ def _run_one(arguments: argparse.Namespace, name: str) -> None:
     if arguments.link == "uml":
         folder = arguments.output or RESULTS.with_name("uml")
         guest = uml.UmlRunner(name, quick=arguments.quick, command=command, folder=folder)
-        _announce(guest.scenario, uml.OVERHEAD)
+        _announce(guest.scenario, guest.seconds)
         print(*guest.notes(), sep="\n")
-        _follow(guest.scenario, uml.OVERHEAD, guest.run)
+        _follow(guest.scenario, guest.seconds, guest.run)
         return
     scenario = Scenario.load(name, quick=arguments.quick)
-    _announce(scenario, scenario.overhead)
+    _announce(scenario, scenario.seconds_of)
     with Lab(link=arguments.link) as lab:
         print(f"link: {lab.link.kind}, since {lab.why}")
-        _follow(scenario, scenario.overhead, Runner(scenario, lab, command=command, folder=folder).run)
+        _follow(scenario, scenario.seconds_of, Runner(scenario, lab, command=command, folder=folder).run)
 
 
-def _announce(scenario: Scenario, overhead: float) -> None:
+def _announce(scenario: Scenario, seconds: Seconds) -> None:
     cells = list(scenario.cells())
     print(f"{scenario.name}: {scenario.question}")
     if scenario.dropped:
         print(f"--quick leaves out {', '.join(scenario.dropped)}")
-    print(f"{len(cells)} runs, about {_seconds(cells, overhead) / 60:.0f} min")
+    print(f"{len(cells)} runs, about {sum(map(seconds, cells)) / 60:.0f} min")
 
 
-def _follow(scenario: Scenario, overhead: float, run: Callable[[Tell], None]) -> None:
-    """``run`` tells of each second and result, which are shown."""
+def _follow(scenario: Scenario, seconds: Seconds, run: Callable[[Tell], None]) -> None:
+    """``run`` tells of each second and result, which are shown; ``seconds`` is about how long a run takes."""
     cells = list(scenario.cells())
     watch = Stopwatch()
     with _progress() as progress:
-        bar = progress.add_task(scenario.name, total=_seconds(cells, overhead))
+        bar = progress.add_task(scenario.name, total=sum(map(seconds, cells)))
 
         def tell(cell: Cell, result: dict[str, Any] | None) -> None:
             if result is None:
                 progress.update(bar, advance=1, description=cell.name)
                 return
-            progress.update(bar, completed=_seconds(cells[: cells.index(cell) + 1], overhead))
+            progress.update(bar, completed=sum(map(seconds, cells[: cells.index(cell) + 1])))
             found = result["result"]
             progress.console.print(
                 f"{cell.setting:22} {cell.arm.name:22} {found['per_second']:8.0f}/s  p50 {found['p50_ms']:8.1f}  "
@@ -193,10 +194,6 @@ def _report(arguments: argparse.Namespace) -> int:
     for path in make(arguments.results):
         print(path)
     return 0
-
-
-def _seconds(cells: Sequence[Cell], overhead: float) -> float:
-    return sum(cell.load.seconds + overhead for cell in cells)
 
 
 def _progress() -> Progress:

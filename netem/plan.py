@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 from netem.errors import LabError
 
 __all__ = [
+    "AT_ONCE",
     "Arm",
     "ArmKind",
     "Beside",
@@ -29,6 +30,9 @@ LoadKind = Literal["fixed", "ramp", "closed", "burst", "connect"]
 WorkloadKind = Literal["select", "rows", "insert", "transaction", "cte", "function"]
 Beside = Literal["", "copy-out", "copy-in", "rows"]
 """What other sessions do meanwhile without a pause: COPY to the client, COPY from it, or answers of one large row."""
+
+AT_ONCE = 50
+"""Sessions that are opened at a time; more would make a storm, which is an experiment of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

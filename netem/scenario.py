@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from netem import estimate
 from netem.errors import LabError
 from netem.plan import Arm, ArmKind, Beside, Load, LoadKind, Login, Thresholds, Workload, WorkloadKind, checked_kind
 from netem.spec import LinkSpec
@@ -146,16 +147,11 @@ class Scenario:
     @property
     def seconds(self) -> float:
         """About how long all of it takes."""
-        return sum(cell.load.seconds + self.overhead for cell in self.cells())
+        return sum(self.seconds_of(cell) for cell in self.cells())
 
-    @property
-    def overhead(self) -> float:
-        """Seconds that a run takes besides its load."""
-        return _BESIDES + self.warmup
-
-
-_BESIDES = 3.5
-"""Seconds that a run takes besides its load and warm-up: sessions, and the link's measurement."""
+    def seconds_of(self, cell: Cell) -> float:
+        """About how long one run takes, with all that it needs besides its load."""
+        return estimate.seconds(cell.arm, cell.load, cell.link, self.warmup)
 
 
 def _runs(arm: Arm, link: NamedLink, load: Load) -> bool:

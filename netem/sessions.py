@@ -7,7 +7,6 @@ import os
 import ssl
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ import asyncpg
 
 import pgtrunk
 from netem.errors import LabError
+from netem.folder import make_folder
+from netem.plan import AT_ONCE
 
 if TYPE_CHECKING:
     from netem.plan import Run
@@ -26,8 +27,6 @@ __all__ = ["Connect", "Way", "opened", "ways"]
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
 
-_AT_ONCE = 50
-"""Sessions that are opened at a time; more would make a storm, which is an experiment of its own."""
 _TIMEOUT = 60.0
 _LOOK = 0.005
 """Seconds between two looks whether a sidecar listens."""
@@ -103,29 +102,38 @@ async def _sidecar(run: Run) -> AsyncIterator[str]:
     trust = ["--ca", run.ca_file, "--acquire-timeout", str(_TIMEOUT)]
     if run.arm.login == "cert":
         trust += ["--cert", run.cert_file, "--key", run.key_file]
-    with tempfile.TemporaryDirectory(prefix="pgtrunk-wan-") as folder:
-        # It dies with us, whatever becomes of us.
-        program = ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-m", "pgtrunk.cli"]
-        command = [*program, "sidecar", f"{run.host}:{run.port}", *trust, *size, "--quiet"]
-        process = await asyncio.create_subprocess_exec(*command, "--listen", folder, stdin=subprocess.DEVNULL)
-        try:
-            async with asyncio.timeout(_TIMEOUT):
-                while not os.path.exists(f"{folder}/.s.PGSQL.5432"):  # noqa: ASYNC240 - in memory
-                    if process.returncode is not None:
-                        raise LabError(f"the sidecar has ended with exit code {process.returncode}")
-                    await asyncio.sleep(_LOOK)
+    guarded = await asyncio.to_thread(make_folder)
+    try:
+        async with _running(run, trust + size, str(guarded.path / "sidecar")) as folder:
             yield folder
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+    finally:
+        await asyncio.to_thread(guarded.remove)
+
+
+@asynccontextmanager
+async def _running(run: Run, options: list[str], folder: str) -> AsyncIterator[str]:
+    # It makes the folder, for itself alone, and dies with us, whatever becomes of us.
+    program = ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-m", "pgtrunk.cli"]
+    command = [*program, "sidecar", f"{run.host}:{run.port}", *options, "--quiet", "--listen", folder]
+    process = await asyncio.create_subprocess_exec(*command, stdin=subprocess.DEVNULL)
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            while not os.path.exists(f"{folder}/.s.PGSQL.5432"):  # noqa: ASYNC240 - in memory
+                if process.returncode is not None:
+                    raise LabError(f"the sidecar has ended with exit code {process.returncode}")
+                await asyncio.sleep(_LOOK)
+        yield folder
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
 
 
 @asynccontextmanager
 async def opened(connect: Connect, count: int) -> AsyncIterator[list[asyncpg.Connection]]:
     """``count`` sessions, opened some at a time, and closed at the end."""
     connections: list[asyncpg.Connection] = []
-    turns = asyncio.Semaphore(_AT_ONCE)
+    turns = asyncio.Semaphore(AT_ONCE)
 
     async def open_one() -> None:
         async with turns:

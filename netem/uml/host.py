@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from netem.measure import LinkReport
     from netem.spec import LinkSpec
 
-__all__ = ["OVERHEAD", "UmlRunner", "amended", "box", "check"]
+__all__ = ["UmlRunner", "amended", "box", "check"]
 
 _ROOT = Path(__file__).resolve().parents[2]
 _CHECK = 120.0
@@ -36,7 +36,7 @@ _PATIENCE = 180.0
 """Seconds for a boot and the servers; for each run, beyond twice its load, a third of it."""
 _PASSED = ("PYTHONPATH",)
 """What of our environment is the guest's too."""
-OVERHEAD = 15.0
+_OVERHEAD = 15.0
 """Seconds that a run takes besides its load, in a guest."""
 
 
@@ -84,6 +84,11 @@ class UmlRunner:
     def scenario(self) -> Scenario:
         """As it is run."""
         return self._scaled.scenario
+
+    @staticmethod
+    def seconds(cell: Cell) -> float:
+        """About how long a run takes."""
+        return cell.load.seconds + _OVERHEAD
 
     def notes(self) -> list[str]:
         """What is different from the scenario's file, in words."""

@@ -143,11 +143,12 @@ class Account:
 class GuardedFolder:
     """The folder, at `path`; `remove` ends the guard, and with it whatever still runs, and leaves nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = "pgtrunk-") -> None:
+        """``prefix``: how its name begins."""
         self.account = Account.unprivileged()
         self._owner = os.getpid()
         with uninterrupted():
-            self.path = _make_folder(self.account)
+            self.path = _make_folder(self.account, prefix)
             command = ["/bin/sh", "-c", _GUARD, str(self.path)]
             # As ourselves, not as the account: what it ends may be a process of ours, what it removes may be our files.
             self._guard = Account().popen(command, cwd=self.path, stdin=subprocess.PIPE)
@@ -193,11 +194,11 @@ class GuardedFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def _make_folder(account: Account) -> Path:
+def _make_folder(account: Account, prefix: str) -> Path:
     reasons = []
     for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp")):
         try:
-            path = Path(tempfile.mkdtemp(prefix="pgtrunk-", dir=parent)).resolve()
+            path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).resolve()
         except OSError as error:
             reasons.append(f"{parent}: {error.strerror}")
             continue
