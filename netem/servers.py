@@ -10,13 +10,13 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from netem import pgbouncer
 from netem.errors import LabError
+from netem.folder import make_folder
 from netem.hosts import end
 from netem.topology import ADDRESSES, LAN_DEVICE, WAN_DEVICE, Host
 from pgtrunk.certs import CertificateFiles, create_certificates
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from netem.lab import Lab
     from netem.plan import Arm
+    from pgtrunk_gateway.demo.guarded_folder import GuardedFolder
 
 __all__ = ["Servers"]
 
@@ -71,6 +72,7 @@ class Servers:
         """Of the pooler in that arm's way, on the gateway's host."""
         self._postgres = 0
         self._ports: dict[str, int] = {}
+        self._guarded: GuardedFolder | None = None
         self._folder = Path()
         self._files: CertificateFiles
         self._running: dict[str, subprocess.Popen[str]] = {}
@@ -78,7 +80,8 @@ class Servers:
 
     def open(self) -> None:
         """Makes a folder with certificates, and starts Postgres. Raises :class:`LabError`."""
-        self._folder = Path(tempfile.mkdtemp(prefix="pgtrunk-wan-"))
+        self._guarded = make_folder()
+        self._folder = self._guarded.path
         # PgBouncer refuses to be root, and has to read what is in here.
         self._folder.chmod(0o755)
         self._files = create_certificates(self._folder / "certs", names=[ADDRESSES["gateway", WAN_DEVICE]])
@@ -108,8 +111,8 @@ class Servers:
         """Ends them all, the last one first, and removes the folder."""
         for process in reversed(self._processes):
             end(process)
-        if self._folder != Path():
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._guarded is not None:
+            self._guarded.remove()
 
     @property
     def ca_file(self) -> str:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,6 +125,39 @@ def test_nothing_is_left_of_one_that_is_killed(signum: signal.Signals, mark: byt
         assert len(namespaces(mark)) == 3
         it.send_signal(signum)
     until_blocking(lambda: not processes(mark))
+
+
+SERVERS = """
+import signal
+from netem.lab import Lab
+from netem.plan import Arm
+from netem.servers import Servers
+
+lab = Lab()
+lab.open()
+servers = Servers(lab)
+servers.open()
+servers.address(Arm(kind="sidecar", sessions=2, connections=1, streams=2))
+print("up", flush=True)
+signal.pause()
+"""
+
+
+@NEEDS_ROOT
+def test_no_folder_is_left_of_one_that_is_killed(mark: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Certificates, logs and sockets, nor what Postgres has: all of it is below the folder for temporary files."""
+    # One in which Postgres' account may look.
+    with tempfile.TemporaryDirectory(prefix="lab-") as place:
+        os.chmod(place, 0o755)
+        monkeypatch.setenv("TMPDIR", place)
+        with subprocess.Popen([sys.executable, "-c", SERVERS], cwd=ROOT, stdout=subprocess.PIPE) as it:
+            assert it.stdout is not None
+            assert it.stdout.readline() == b"up\n"
+            (folder,) = Path(place).glob("pgtrunk-wan-*")
+            assert {"certs", "secrets.txt"} < {path.name for path in folder.iterdir()}
+            it.kill()
+        until_blocking(lambda: not processes(mark))
+        until_blocking(lambda: not os.listdir(place))
 
 
 @NEEDS_ROOT
