@@ -1,11 +1,13 @@
-"""A network between a QUIC client and its gateway that can go silent: datagrams are lost, both ways, without a word."""
+"""A network between a QUIC client and its gateway: far, or lossy, or silent. What it loses it loses without a word."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 __all__ = ["Relay", "relay"]
@@ -14,11 +16,19 @@ _MOST: Final = 1 << 16
 
 
 class Relay:
-    """Listens on ``port`` of 127.0.0.1, and carries datagrams to the target and back, from a port for each client."""
+    """Listens on ``port`` of 127.0.0.1, and carries datagrams to the target and back, from a port for each client.
 
-    def __init__(self, port: int) -> None:
+    Each takes ``delay`` seconds, one way; whatever the timers do, none overtakes another.
+    """
+
+    def __init__(self, port: int, *, delay: float = 0.0) -> None:
         self.is_silent = False
+        self.one_in = 0
+        """Of so many datagrams one is lost, each way; 0: none."""
         self._target = ("127.0.0.1", port)
+        self._delay = delay
+        self._under_way: deque[tuple[Callable[[bytes], object], bytes]] = deque()
+        self._counts = {True: itertools.count(1), False: itertools.count(1)}
         self._loop = asyncio.get_running_loop()
         self._ways: dict[Any, socket.socket] = {}
         self._front = self._socket()
@@ -39,27 +49,43 @@ class Relay:
             way = self._ways[client] = self._socket()
             way.connect(self._target)
             self._loop.add_reader(way, self._back, way, client)
-        if not self.is_silent:
-            # What the kernel has no room for is lost, as on any network; and where nobody listens, that is told late.
-            with contextlib.suppress(OSError):
-                way.send(data)
+        if not self._loses(there=True):
+            self._carry(way.send, data)
 
     def _back(self, way: socket.socket, client: Any) -> None:
         with contextlib.suppress(OSError):
             data = way.recv(_MOST)
-            if not self.is_silent:
-                self._front.sendto(data, client)
+            if not self._loses(there=False):
+                self._carry(lambda data: self._front.sendto(data, client), data)
+
+    def _loses(self, *, there: bool) -> bool:
+        return self.is_silent or (self.one_in > 0 and next(self._counts[there]) % self.one_in == 0)
+
+    def _carry(self, forward: Callable[[bytes], object], data: bytes) -> None:
+        self._under_way.append((forward, data))
+        if self._delay:
+            self._loop.call_later(self._delay, self._arrive)
+        else:
+            self._arrive()
+
+    def _arrive(self) -> None:
+        if self._under_way:
+            forward, data = self._under_way.popleft()
+            # What the kernel has no room for is lost, as on any network; and where nobody listens, that is told late.
+            with contextlib.suppress(OSError):
+                forward(data)
 
     def close(self) -> None:
+        self._under_way.clear()
         for each in (self._front, *self._ways.values()):
             self._loop.remove_reader(each)
             each.close()
 
 
 @contextlib.asynccontextmanager
-async def relay(port: int) -> AsyncIterator[Relay]:
+async def relay(port: int, *, delay: float = 0.0) -> AsyncIterator[Relay]:
     """A `Relay` before the gateway at ``port`` of 127.0.0.1, which carries everything at first."""
-    made = Relay(port)
+    made = Relay(port, delay=delay)
     try:
         yield made
     finally:
