@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import asyncpg
 import pytest
 
-from helpers.raw_session import RawSession
+from helpers.raw_session import Message, RawSession
 from helpers.waiting import until
 from pgtrunk.wire import frontend
 from pgtrunk_gateway.cancel.outcome import Outcome
@@ -47,14 +47,19 @@ class Race:
 
     # -- raw sessions
 
-    async def ask(self, session: RawSession) -> list[str]:
-        """Asks something that does not take long -> the SQLSTATEs of errors."""
+    async def ask(self, session: RawSession, number: int) -> list[str]:
+        """Asks something that does not take long -> the SQLSTATEs of errors. Some of it changes a setting, which has to
+        follow the session ``number``."""
         sql = b"SELECT pg_sleep(%f)" % self.dice.choice(DURATIONS)
-        if self.dice.random() < 0.5:
-            session.send(frontend.query(sql))
-        else:
-            session.send(frontend.parse(b"", sql), frontend.bind(b"", b""), frontend.execute(), frontend.SYNC_MESSAGE)
-        return [message.error.sqlstate for message in await session.until_ready() if message.kind == "E"]
+        match self.dice.choices(("simple", "extended", "setting"), (4, 4, 1))[0]:
+            case "simple":
+                session.send(frontend.query(sql))
+            case "extended":
+                batch = frontend.parse(b"", sql), frontend.bind(b"", b""), frontend.execute(), frontend.SYNC_MESSAGE
+                session.send(*batch)
+            case _:
+                session.send(frontend.query(b"SET lock_timeout = '%ds'; %b" % (number + 1, sql)))
+        return errors(await session.until_ready())
 
     async def cancel(self, session: RawSession) -> None:
         await asyncio.sleep(self.dice.choice(DELAYS))
@@ -63,21 +68,21 @@ class Race:
         assert await connection.until_lost() == []
         self.gateway.raw_sessions.remove(connection)
 
-    async def be_cancelled(self, session: RawSession) -> None:
+    async def be_cancelled(self, session: RawSession, number: int) -> None:
         while self.left:
             self.left -= 1
             cancel = asyncio.create_task(self.cancel(session))
-            told = await self.ask(session)
+            told = await self.ask(session, number)
             assert told in ([], [CANCELLED])
             self.hits += len(told)
             await cancel
             # Nobody has cancelled this one.
-            assert await self.ask(session) == []
+            assert await self.ask(session, number) == []
 
-    async def be_left_alone(self, session: RawSession) -> int:
+    async def be_left_alone(self, session: RawSession, number: int) -> int:
         queries = 0
         while not self.over:
-            assert await self.ask(session) == []
+            assert await self.ask(session, number) == []
             queries += 1
         return queries
 
@@ -121,6 +126,16 @@ class Race:
         return outcomes
 
 
+def errors(messages: list[Message]) -> list[str]:
+    return [message.error.sqlstate for message in messages if message.kind == "E"]
+
+
+async def shown(session: RawSession, setting: str) -> bytes:
+    session.send(frontend.query(f"SHOW {setting}".encode()))
+    (row,) = [message.body for message in await session.until_ready() if message.kind == "D"]
+    return row[6:]
+
+
 async def backends(gateway: LocalGateway, sessions: list[RawSession]) -> set[int]:
     """Has all of the pool's backends opened -> their pids."""
     for session in sessions:
@@ -134,18 +149,23 @@ async def backends(gateway: LocalGateway, sessions: list[RawSession]) -> set[int
 @pytest.mark.parametrize("count", COUNTS)
 async def test_raw_sessions(start: Start, pooled: Way, count: int) -> None:
     gateway = await start(default_pool_size=BACKENDS, auth_type="trust", log_connections=0, log_disconnections=0)
-    sessions = [await RawSession.start(gateway, pooled) for _ in range(SESSIONS)]
+    # Each with a name of its own: there are settings to make in most leases.
+    sessions = [
+        await RawSession.start(gateway, pooled, application_name=f"racer {number}") for number in range(SESSIONS)
+    ]
     pids = await backends(gateway, sessions)
     race = Race(gateway, pooled, count)
-    *victims, first, second = sessions
-    bystanders = [asyncio.create_task(race.be_left_alone(session)) for session in (first, second)]
-    await asyncio.gather(*(race.be_cancelled(session) for session in victims))
+    bystanders = [asyncio.create_task(race.be_left_alone(sessions[number], number)) for number in (0, 1)]
+    await asyncio.gather(*(race.be_cancelled(sessions[number], number) for number in range(2, SESSIONS)))
     race.over = True
     assert all(await asyncio.gather(*bystanders))
     outcomes = await race.finish(pids)
     assert sum(outcomes.values()) == count
     assert gateway.gateway.cancels.sent == outcomes[Outcome.CARRIED]
     assert outcomes.get(Outcome.REFUSED, 0) <= race.hits <= outcomes.get(Outcome.REFUSED, 0) + outcomes[Outcome.CARRIED]
+    for number, session in enumerate(sessions):
+        assert await shown(session, "application_name") == f"racer {number}".encode()
+        assert await shown(session, "lock_timeout") == f"{number + 1}s".encode()
     # It was a race: some came in time, and some did not.
     assert race.hits > 0
     assert outcomes.get(Outcome.IDLE, 0) + outcomes.get(Outcome.OVERTAKEN, 0) > 0

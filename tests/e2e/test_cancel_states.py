@@ -267,6 +267,30 @@ async def idle_in_transaction(stage: Stage) -> None:
     assert await ask(session, COMMIT) == "C ZI"
 
 
+async def begun(stage: Stage) -> None:
+    """Postgres need not know of the transaction yet."""
+    session = await stage.log_in()
+    assert await ask(session, BEGIN) == "C ZT"
+    await stage.cancel(session, Outcome.IDLE)
+    assert await ask(session, SELECT) == "T D C ZT"
+    assert await ask(session, COMMIT) == "C ZI"
+
+
+async def waiting_in_a_transaction(stage: Stage) -> None:
+    """Its first request is refused, and so the transaction has failed, as in Postgres."""
+    holder, waiter = await stage.log_in(), await stage.log_in()
+    await hold(holder)
+    assert await ask(waiter, BEGIN) == "C ZT"
+    waiter.send(SELECT)
+    await until(lambda: stage.counts(waiting=1))
+    await stage.cancel(waiter, Outcome.REFUSED)
+    assert await said(waiter) == "E57014 ZE"
+    assert await ask(holder, COMMIT) == "C ZI"
+    assert await ask(waiter, SELECT) == "E25P02 ZE"
+    assert await ask(waiter, ROLLBACK) == "C ZI"
+    assert await ask(waiter, SELECT) == ROW
+
+
 async def settings(stage: Stage) -> None:
     """They are on their way to the backend, with the query behind them. That one is cancelled, and they remain."""
     assert stage.gate is not None
@@ -339,10 +363,11 @@ ANYWHERE: Final[tuple[State, ...]] = (
     in_a_transaction,
     idle,
     idle_in_transaction,
+    begun,
     session_ended,
     wrong_key,
 )
-POOLED: Final[tuple[State, ...]] = (waiting, waiting_with_a_pipeline, pool_full)
+POOLED: Final[tuple[State, ...]] = (waiting, waiting_with_a_pipeline, waiting_in_a_transaction, pool_full)
 """States that only a pooler has."""
 CELLS: Final = [
     *(("direct", state) for state in ANYWHERE),
