@@ -247,6 +247,21 @@ async def test_while_the_pool_is_paused(start: Start, pooled: Way, database: str
     assert await second.ask(SELECT) == "TDCZI"
 
 
+@pytest.mark.parametrize("pooled", ["unix", "quic"])
+async def test_while_the_gateway_waits_for_its_clients(start: Start, pooled: Way) -> None:
+    """It takes no new sessions, and over TCP no connections either, as PgBouncer does not: others may listen there."""
+    gateway = await start(auth_type="trust")
+    session = await RawSession.start(gateway, pooled)
+    session.send(SLEEP)
+    await until(lambda: gateway.site.admin.running("pg_sleep"))
+    stopping = asyncio.create_task(gateway.gateway.wait_for_clients())
+    await until(lambda: gateway.gateway.context.draining)
+    await send(gateway, pooled, session.cancel_request())
+    assert await errors(session) == [CANCELLED]
+    session.close()
+    await asyncio.wait_for(stopping, 20)
+
+
 async def psql(gateway: LocalGateway, way: Way, query: str) -> asyncio.subprocess.Process:
     conninfo = gateway.conninfo(way)
     environment = os.environ | {"PGPASSWORD": conninfo.pop("password")}
