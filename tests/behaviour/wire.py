@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import ssl
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
@@ -111,8 +112,19 @@ async def wires(front: Front) -> AsyncIterator[Wire]:
         yield wire
 
 
-def lines(messages: list[Message]) -> list[str]:
-    """A transcript. ParameterStatus has no fixed place in it before ReadyForQuery, nor order."""
-    told = [line(message.kind, message.body) for message in messages]
+def lines(messages: list[Message], fields: str = "") -> list[str]:
+    """A transcript. ParameterStatus has no fixed place in it before ReadyForQuery, nor order.
+
+    ``fields``: the types of those fields of errors and notices that are told too.
+    """
+    told = [line(message.kind, message.body) + _fields(message, fields) for message in messages]
     reports = sorted(text for text in told if text.startswith("ParameterStatus"))
     return [text for text in told if not text.startswith("ParameterStatus")] + reports
+
+
+def _fields(message: Message, fields: str) -> str:
+    if not fields or message.kind not in "EN":
+        return ""
+    said = {part[:1].decode(): part[1:].decode(errors="replace") for part in message.body.split(b"\0") if part}
+    # Each backend has a schema of its own for what is temporary.
+    return re.sub(r"\bpg_temp_\d+", "pg_temp", "".join(f" {each}={said[each]}" for each in fields if each in said))

@@ -17,8 +17,11 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[EmbeddedPostgres]:
-    """A server for all tests: SCRAM logins, 300 connections. A test gives unique names to what it makes in it."""
-    with EmbeddedPostgres(max_connections=300) as server:
+    """A server for all tests: SCRAM logins, 300 connections, prepared transactions.
+
+    A test gives unique names to what it makes in it.
+    """
+    with EmbeddedPostgres(max_connections=300, settings={"max_prepared_transactions": 10}) as server:
         yield server
 
 
