@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from helpers.debian_postgres import debian
-from helpers.postgres_model import PostgresModel
-from helpers.raw_postgres import RawConnection
-from helpers.transcript import transcript
-from pgtrunk.wire.framing import messages
-from pgtrunk.wire.frontend import query
+from helpers.inquiring import Connected, Connection, answer_to, ask, connect, connection, run, server, sets
 from pgtrunk_gateway.session.inquiry import KNOWN, Inquiry, inquire
-from pgtrunk_gateway.session.owed import Asking
-from pgtrunk_gateway.session.replies import Replies
 from pgtrunk_gateway.session.sql.traces import NOTHING, Pin, Traces
-from pgtrunk_gateway.session.statements import Prepared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pgtrunk_gateway.demo.postgres import EmbeddedPostgres
-    from pgtrunk_gateway.session.inquiry import Answer
 
-__all__ = ["debian"]
+__all__ = ["connect", "connection", "debian", "server"]
 
 REPORTED: Final = {"TimeZone", "client_encoding", "search_path"}
 _numbers = itertools.count(1)
-
-
-def sets(*names: str) -> Traces:
-    return Traces(frozenset(names))
 
 
 # -- what is asked -----------------------------------------------------------------------------------------------------
@@ -83,115 +71,6 @@ def test_a_question_is_plain_ascii_and_trusts_no_search_path() -> None:
         assert sql.isascii()
         for operator in (b" = ", b" <> ", b"!="):
             assert operator not in sql
-
-
-# -- servers -----------------------------------------------------------------------------------------------------------
-
-
-class Modelled:
-    """The model, in the place of a connection."""
-
-    def __init__(self) -> None:
-        self.model = PostgresModel(settings={"session_authorization": "user"})
-        self.user = "user"
-        self.parameters = self.model.reported
-        self._data = b""
-
-    def send(self, data: bytes) -> None:
-        self._data += self.model.feed(data)
-
-    def read(self, count: int) -> bytes:
-        end = [end for _, _, end in messages(self._data)][count - 1]
-        read, self._data = self._data[:end], self._data[end:]
-        return read
-
-    def close(self) -> None: ...
-
-
-class Connected:
-    """A connection to a real one, as its superuser."""
-
-    def __init__(self, server: EmbeddedPostgres) -> None:
-        self._connection = RawConnection(server, "postgres")
-        self.user = server.user
-        self.parameters = dict(self._connection.handshake.parameters)
-        self.send, self.read = self._connection.send, self._connection.read
-
-    def close(self) -> None:
-        self._connection.__exit__()
-
-
-Connection = Modelled | Connected
-
-
-@pytest.fixture(params=["18", "15"])
-def server(request: pytest.FixtureRequest) -> EmbeddedPostgres:
-    found: EmbeddedPostgres = request.getfixturevalue("postgres" if request.param == "18" else "debian")
-    return found
-
-
-@pytest.fixture
-def connect(server: EmbeddedPostgres) -> Iterator[Callable[[], Connected]]:
-    opened: list[Connected] = []
-
-    def connect() -> Connected:
-        opened.append(Connected(server))
-        return opened[-1]
-
-    yield connect
-    for connection in opened:
-        connection.close()
-
-
-@pytest.fixture(params=["18", "15", "model"])
-def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
-    connection: Connection
-    if request.param == "model":
-        connection = Modelled()
-    else:
-        connection = Connected(request.getfixturevalue("postgres" if request.param == "18" else "debian"))
-    yield connection
-    connection.close()
-
-
-def run(connection: Connection, *texts: str) -> list[str]:
-    """What the server says to each query, but for notices."""
-    told: list[str] = []
-    for text in texts:
-        connection.send(query(text.encode()))
-        answers = b""
-        while answers[-6:-1] != b"Z\0\0\0\5":
-            answers += connection.read(1)
-        told += [line for line in transcript(answers) if not line.startswith(("Notice", "Parameter"))]
-    return told
-
-
-def ask(
-    connection: Connection, touched: Traces, *, pins: Pin = Pin.NONE, patient: bool = False, fails: bool = False
-) -> Answer | None:
-    """What comes of the inquiry after ``touched``."""
-    inquiry = inquire(touched, {}, connection.parameters, pins=pins, login=connection.user)
-    assert inquiry is not None
-    replies = exchange(connection, inquiry, patient=patient)
-    assert replies.failed_inquiry is fails
-    return replies.answer
-
-
-def answer_to(connection: Connection, inquiry: Inquiry) -> Answer:
-    answer = exchange(connection, inquiry).answer
-    assert answer is not None
-    return answer
-
-
-def exchange(connection: Connection, inquiry: Inquiry, *, patient: bool = False) -> Replies:
-    """What the reply side notes of it."""
-    replies = Replies(Prepared(10), dict(connection.parameters))
-    replies.push(Asking(inquiry))
-    connection.send(query(inquiry.patient_sql if patient else inquiry.sql))
-    while replies.queue:
-        assert replies.feed(connection.read(1)) == b""
-    assert replies.in_step
-    return replies
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
@@ -314,6 +193,26 @@ def test_who_somebody_is(connect: Callable[[], Connected], server: EmbeddedPostg
         run(connection, f"drop role {quoted}")
 
 
+@pytest.mark.parametrize(
+    ("touched", "settings"),
+    [
+        (sets("role"), {"role": "none"}),
+        (Traces(frozenset({"role"}), resets=True), {}),
+        (Traces(frozenset({"app.x"}), resets=True), {"role": "none"}),
+        (Traces(resets=True, frees=True), {}),
+    ],
+)
+def test_who_began_with_a_role_can_lay_it_down(
+    connection: Connection, touched: Traces, settings: dict[str, str]
+) -> None:
+    """The server says "none" in any case; a reset gives the role back."""
+    own = {"role": "none"}
+    login = connection.user
+    inquiry = inquire(touched, own, connection.parameters, pins=Pin.NONE, login=login, began_with=["role"])
+    assert inquiry is not None
+    assert answer_to(connection, inquiry).settings == settings
+
+
 # -- pins --------------------------------------------------------------------------------------------------------------
 
 EVERY: Final = [
@@ -380,92 +279,3 @@ def test_a_lock_that_somebody_else_has(connect: Callable[[], Connected]) -> None
     assert "DataRow f" in run(second, "select pg_try_advisory_lock(8)")
     answer = ask(second, Traces(pins=Pin.LOCK))
     assert answer is not None and answer.pins == Pin.NONE
-
-
-# -- circumstances -----------------------------------------------------------------------------------------------------
-
-EVERYTHING: Final = Traces(frozenset({"statement_timeout", "app.x"}), pins=KNOWN)
-
-
-@pytest.mark.parametrize(
-    "circumstances",
-    [
-        ["set default_transaction_isolation = serializable", "set default_transaction_read_only = on"],
-        ["set standard_conforming_strings = off", "set client_encoding = latin1"],
-        ["set session characteristics as transaction isolation level repeatable read, read only"],
-        ["set search_path = ''"],
-        ["set enable_hashjoin = off", "set enable_nestloop = off", "set enable_indexscan = off", "set jit = on"],
-        ["set lock_timeout = 1", "set datestyle = german", "set quote_all_identifiers = on"],
-    ],
-    ids=lambda texts: texts[0],
-)
-def test_whatever_the_session_has_set(connect: Callable[[], Connected], circumstances: list[str]) -> None:
-    connection = connect()
-    run(connection, "set app.x = '1'; listen news", *circumstances)
-    answer = ask(connection, EVERYTHING)
-    assert answer is not None
-    assert (answer.settings, answer.pins) == ({"app.x": "1"}, Pin.LISTEN)
-
-
-def test_operators_that_the_session_has_made(connect: Callable[[], Connected]) -> None:
-    connection, schema = connect(), f"evil_{next(_numbers)}"
-    run(connection, f"create schema {schema}")
-    try:
-        for types in ("text, text", "oid, oid", "name, text", "int4, int4"):
-            run(
-                connection,
-                f"create function {schema}.no({types}) returns bool language sql as 'select false'",
-                f"create operator {schema}.= (function = {schema}.no, leftarg = {types.split(',')[0]},"
-                f" rightarg = {types.split(',')[1]})",
-            )
-        run(connection, f"set search_path = {schema}, pg_catalog; set app.x = '1'; create temp table mine (a int)")
-        answer = ask(connection, EVERYTHING)
-        assert answer is not None
-        assert (answer.settings, answer.pins) == ({"app.x": "1"}, Pin.TEMPORARY)
-    finally:
-        run(connection, f"reset search_path; drop schema {schema} cascade")
-
-
-def test_a_role_that_may_do_nothing(connect: Callable[[], Connected]) -> None:
-    connection, role = connect(), f"inquired_{next(_numbers)}"
-    run(connection, f"create role {role}", "listen news; set app.x = '1'", f"set session authorization {role}")
-    try:
-        answer = ask(connection, EVERYTHING | sets("session_authorization"))
-        assert answer is not None
-        assert answer.settings == {"app.x": "1", "session_authorization": role}
-        assert answer.pins == Pin.LISTEN
-    finally:
-        run(connection, "reset session authorization", f"drop role {role}")
-
-
-def test_what_a_role_may_not_see_fails_and_that_is_all(connect: Callable[[], Connected]) -> None:
-    connection, role = connect(), f"inquired_{next(_numbers)}"
-    run(connection, f"create role {role}", "set dynamic_library_path = 'x'", f"set role {role}")
-    try:
-        assert ask(connection, sets("dynamic_library_path"), fails=True) is None
-        assert ask(connection, sets("role")) is not None
-    finally:
-        run(connection, "reset role", f"drop role {role}")
-
-
-def test_a_statement_timeout_that_is_too_short(connect: Callable[[], Connected]) -> None:
-    connection = connect()
-    run(connection, "listen news; set statement_timeout = '1ms'")
-    for _ in range(5):
-        answer = ask_as_often_as_it_takes(connection)
-        assert answer.settings == {"statement_timeout": "1ms"}
-        assert answer.pins == Pin.LISTEN
-    # It is as it was.
-    told = itertools.chain.from_iterable(run(connection, "show statement_timeout") for _ in range(50))
-    assert "DataRow 1ms" in told
-
-
-def ask_as_often_as_it_takes(connection: Connected) -> Answer:
-    """Even the first of its commands may come too late."""
-    for attempt in range(100):
-        inquiry = inquire(EVERYTHING, {}, connection.parameters, pins=Pin.NONE, login=connection.user)
-        assert inquiry is not None
-        answer = exchange(connection, inquiry, patient=attempt > 0).answer
-        if answer is not None:
-            return answer
-    raise AssertionError("it is never answered")

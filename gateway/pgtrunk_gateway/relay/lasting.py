@@ -97,6 +97,7 @@ class Lasting(Leasing):
             return False
         own, replies = unpack(self.profile[-1] or ""), backend.replies
         began_with = [name for name, _ in changed(profile(replies.began), self._initial)]
+        began_with += unpack(self._initial[-1] or "")
         inquiry = inquire(
             touched, own, replies.parameters, pins=self.pins, login=backend.target.user, began_with=began_with
         )

@@ -39,6 +39,7 @@ _ASKED: Final = {
 KNOWN: Final = Pin.LISTEN | Pin.TEMPORARY | Pin.LOCK | Pin.CURSOR
 """What Postgres can be asked about."""
 _TIMEOUT: Final = "statement_timeout"
+_IDENTITIES: Final = frozenset({"role", "session_authorization"})
 _VALUE: Final = "pg_catalog.current_setting(n,true)"
 _SET: Final = (
     # A setting that the server knows says where it comes from; one that only sessions have is empty when it is not set.
@@ -73,6 +74,8 @@ class Inquiry:
     """Who the server takes the session for if nothing has been set."""
     origins: tuple[str, ...] = ()
     """Settings that the server reports, of which it does not say whether the session has set them."""
+    began_as: frozenset[str] = frozenset()
+    """The role and the authorization that the session began with: where it has one, to have none is set, too."""
 
     @property
     def sql(self) -> bytes:
@@ -108,6 +111,8 @@ class Inquiry:
         return Answer(settings, frozenset(self.names) - settings.keys(), pins, self.pins, frozenset(restored))
 
     def _is_none(self, name: str, value: str) -> bool:
+        if name in self.began_as:
+            return False
         return (name == "role" and value == "none") or (name == "session_authorization" and value == self.login)
 
 
@@ -123,8 +128,8 @@ def inquire(
     """The question after ``touched``; None: there is nothing that would have to be asked.
 
     ``own``: the settings that the session has already, ``reported``: those that the server reports by itself. ``pins``:
-    what the session keeps this backend for. ``began_with``: the reported ones that the session asked for when it began,
-    and has again when they are reset.
+    what the session keeps this backend for. ``began_with``: those that the session asked for when it began, and has
+    again when they are reset.
     """
     names = {name for name in touched.names if not (name in TRACKED and name in reported)}
     # A value is kept as octets, which are others in another encoding.
@@ -132,8 +137,15 @@ def inquire(
     if names or touched.resets or recoded:
         names.update(own)
     asked = (touched.pins | (pins if touched.frees else Pin.NONE)) & KNOWN
-    origins = tuple(name for name in began_with if touched.resets or name in touched.names)
-    return Inquiry(tuple(sorted(names)), asked, login, origins) if names or asked or origins else None
+    began = list(began_with)
+    told = [name for name in began if name in TRACKED and name in reported]
+    origins = tuple(name for name in told if touched.resets or name in touched.names)
+    if not (names or asked or origins):
+        return None
+    # The server does not say whether "none" has been set or is what a reset has left: the texts do.
+    are_reset = touched.resets and (touched.frees or not _IDENTITIES.isdisjoint(touched.names))
+    began_as = frozenset() if are_reset else _IDENTITIES.intersection(began)
+    return Inquiry(tuple(sorted(names)), asked, login, origins, began_as)
 
 
 def _text(value: bytes | None) -> str | None:
