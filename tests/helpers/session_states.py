@@ -6,15 +6,20 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest_asyncio
+
+from helpers.postgres import create_user
+from helpers.site import DATABASE
 from helpers.waiting import until
 
 if TYPE_CHECKING:
     import asyncpg
 
     from helpers.gateways import LocalGateway, Way
+    from helpers.site import Site
     from pgtrunk_gateway.relay.lifecycle import Lifecycle
 
-__all__ = ["EVERYTHING", "PINS", "backend_of", "pinned", "play_pins", "play_settings", "sessions"]
+__all__ = ["EVERYTHING", "PINS", "backend_of", "pinned", "play_pins", "play_settings", "root", "sessions"]
 
 PINS: Final = {
     "LISTEN": ("LISTEN news", "UNLISTEN news"),
@@ -35,6 +40,13 @@ _WISHES: Final[list[dict[str, str]]] = [
 ]
 _NAMES: Final = tuple(sorted({name for wishes in _WISHES for name in wishes}))
 _LOOK: Final = "SELECT " + ", ".join(f"coalesce(current_setting('{name}', true), '')" for name in _NAMES)
+
+
+@pytest_asyncio.fixture
+async def root(site: Site) -> str:
+    """An entry of [databases] whose backends are a superuser's."""
+    await create_user(site.postgres, "state_root", "secret", "SUPERUSER")
+    return site.target(f"user=state_root password=secret dbname={DATABASE}")
 
 
 def sessions(gateway: LocalGateway) -> list[Lifecycle]:
