@@ -143,6 +143,30 @@ async def test_a_role_is_carried_and_never_taken_for_granted() -> None:
     assert (shown(client, "session_authorization"), shown(client, "role")) == ("user", "none")
 
 
+@pytest.mark.parametrize(
+    ("requests", "role", "user"),
+    [
+        ([b"set role none"], "none", "user"),
+        ([b"set role none", b"reset all"], "none", "user"),
+        ([b"set role none", b"reset role"], "r", "user"),
+        ([b"set role q", b"reset role"], "r", "user"),
+        ([b"set role q", b"discard all"], "r", "user"),
+        ([b"set session authorization s"], "none", "s"),
+        ([b"set session authorization s", b"reset session authorization"], "r", "user"),
+        ([b"set session authorization s", b"set session authorization default"], "r", "user"),
+    ],
+)
+async def test_who_began_as_somebody_is_that_again_after_a_reset(requests: list[bytes], role: str, user: str) -> None:
+    """As in Postgres, where RESET ALL is none of these."""
+    pair = SessionPair(backends=2)
+    client, other = pair.connect(role="r"), pair.connect()
+    for request in requests:
+        client.send(query(request))
+    for _ in range(2):
+        assert (shown(client, "role"), shown(client, "session_authorization")) == (role, user)
+        assert (shown(other, "role"), shown(other, "session_authorization")) == ("none", "user")
+
+
 # -- what it costs -----------------------------------------------------------------------------------------------------
 
 

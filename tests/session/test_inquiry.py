@@ -197,9 +197,9 @@ def test_who_somebody_is(connect: Callable[[], Connected], server: EmbeddedPostg
     ("touched", "settings"),
     [
         (sets("role"), {"role": "none"}),
-        (Traces(frozenset({"role"}), resets=True), {}),
+        (Traces(frozenset({"role"}), reverts=True), {}),
         (Traces(frozenset({"app.x"}), resets=True), {"role": "none"}),
-        (Traces(resets=True, frees=True), {}),
+        (Traces(resets=True, frees=True, reverts=True), {}),
     ],
 )
 def test_who_began_with_a_role_can_lay_it_down(

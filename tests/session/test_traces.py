@@ -26,6 +26,7 @@ def found(text: bytes, *, escapes: bool = False) -> Traces:
 
 
 FREES, RESETS, UNKNOWN = Traces(frees=True), Traces(resets=True), pins(Pin.SETTINGS)
+REVERTS = Traces(reverts=True)
 
 FOUND: dict[bytes, Traces] = {
     # -- settings
@@ -47,15 +48,16 @@ FOUND: dict[bytes, Traces] = {
     b"set role none": sets("role"),
     b"set session authorization r": sets(*IDENTITY),
     b"set session session authorization r": sets(*IDENTITY),
-    b"set session authorization default": sets(*IDENTITY),
+    b"set session authorization default": REVERTS | sets(*IDENTITY),
+    b"set role to default": REVERTS | sets("role"),
     b"set session characteristics as transaction read only": sets(
         "default_transaction_isolation", "default_transaction_read_only", "default_transaction_deferrable"
     ),
     b"set lock_timeout from current": sets("lock_timeout"),
     b"reset lock_timeout": sets("lock_timeout"),
-    b"reset role": sets("role"),
+    b"reset role": REVERTS | sets("role"),
     b"reset time zone": sets("TimeZone"),
-    b"reset session authorization": sets(*IDENTITY),
+    b"reset session authorization": REVERTS | sets(*IDENTITY),
     b"set lock_timeout to default": sets("lock_timeout"),
     b"reset all": RESETS,
     b"-- x\n/* /* */ ; */ set a.b = 1": sets("a.b"),
@@ -113,7 +115,7 @@ FOUND: dict[bytes, Traces] = {
     b"discard temp": FREES,
     b"select pg_advisory_unlock(1)": FREES,
     b"select pg_advisory_unlock_all()": FREES,
-    b"discard all": Traces(resets=True, frees=True),
+    b"discard all": Traces(resets=True, frees=True, reverts=True),
     b"SELECT pg_advisory_unlock_all();\nCLOSE ALL;\nUNLISTEN *;\nRESET ALL;": Traces(resets=True, frees=True),
     # -- programs
     b"do $$ begin set lock_timeout = 1; end $$": sets("lock_timeout"),
@@ -129,6 +131,7 @@ FOUND: dict[bytes, Traces] = {
     b"do $$ begin perform pg_advisory_lock(1); end $$": pins(Pin.LOCK),
     b"do $$ begin listen news; end $$": pins(Pin.LISTEN),
     b"do $$ begin reset all; end $$": RESETS,
+    b"do $$ begin reset role; end $$": REVERTS | sets("role"),
 }
 
 NONE = [

@@ -191,7 +191,7 @@ class Lasting(Leasing):
             self._inquire(backend, inquiry)
             return
         log.warning("%s: S-%d does not tell what it has left there", self, backend.id)
-        self._unanswered = Traces(frozenset(inquiry.names), pins=inquiry.pins)
+        self._unanswered = Traces(frozenset((*inquiry.names, *inquiry.origins)), pins=inquiry.pins)
         if self.requests.session_state != "ignore":
             self._pin(backend, self.pins | Pin.SETTINGS)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pgtrunk.wire.backend import parse_data_row
 from pgtrunk_gateway.session.parameters import TRACKED, quote
-from pgtrunk_gateway.session.sql.traces import Pin
+from pgtrunk_gateway.session.sql.traces import IDENTITY, Pin
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
@@ -39,7 +39,6 @@ _ASKED: Final = {
 KNOWN: Final = Pin.LISTEN | Pin.TEMPORARY | Pin.LOCK | Pin.CURSOR
 """What Postgres can be asked about."""
 _TIMEOUT: Final = "statement_timeout"
-_IDENTITIES: Final = frozenset({"role", "session_authorization"})
 _VALUE: Final = "pg_catalog.current_setting(n,true)"
 _SET: Final = (
     # A setting that the server knows says where it comes from; one that only sessions have is empty when it is not set.
@@ -142,9 +141,7 @@ def inquire(
     origins = tuple(name for name in told if touched.resets or name in touched.names)
     if not (names or asked or origins):
         return None
-    # The server does not say whether "none" has been set or is what a reset has left: the texts do.
-    are_reset = touched.resets and (touched.frees or not _IDENTITIES.isdisjoint(touched.names))
-    began_as = frozenset() if are_reset else _IDENTITIES.intersection(began)
+    began_as: frozenset[str] = frozenset() if touched.reverts else IDENTITY.intersection(began)
     return Inquiry(tuple(sorted(names)), asked, login, origins, began_as)
 
 

@@ -26,6 +26,7 @@ _SET: Final = re.compile(rb'set\s+(?:session\s+)?([\w."]+)')
 _SET_CONFIG: Final = re.compile(rb"set_config\s*\(\s*(?:'([\w.]+)'\s*(?:::\s*\w+\s*)?,)?")
 _LISTEN: Final = re.compile(rb"listen\s")
 _DISCARD: Final = re.compile(rb"discard\s+all\b")
+_REVERTS: Final = re.compile(rb"reset\s+(?:role|session)\b|authorization\s+default\b|discard\s+all\b")
 _BUILT: Final = re.compile(rb"execute\s+(?:format\s*\(\s*)?e?'(?:re)?set\s+(?:session\s+)?[%']")
 """A SET whose name is put together while it runs."""
 _PINS: Final = (
@@ -64,7 +65,10 @@ def traces_within(text: bytes, *, body: bool = False, more: bool = False) -> Tra
         elif word != b"local" and is_name(setting_name(word.decode())):
             found |= setting_traces(word)
     return found | Traces(
-        resets=_DISCARD.search(text) is not None, pins=pins, frees=any(word in text for word in _FREES)
+        resets=_DISCARD.search(text) is not None,
+        pins=pins,
+        frees=any(word in text for word in _FREES),
+        reverts=_REVERTS.search(text) is not None,
     )
 
 

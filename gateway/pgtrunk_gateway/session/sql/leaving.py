@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pgtrunk_gateway.session.sql.bodies import traces_within
-from pgtrunk_gateway.session.sql.traces import NOTHING, SPECIAL, Pin, Traces, setting_traces
+from pgtrunk_gateway.session.sql.traces import IDENTITY, NOTHING, SPECIAL, Pin, Traces, setting_traces
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.session.sql.lexer import Word
@@ -40,9 +40,9 @@ def _of(text: bytes, words: list[Word]) -> Traces:
         case b"set":
             found |= _set(words)
         case b"reset":
-            found |= Traces(resets=True) if _is(words, 1, b"all") else _named(words, 1)
+            found |= Traces(resets=True) if _is(words, 1, b"all") else _reverted(_named(words, 1))
         case b"discard" if _is(words, 1, b"all"):
-            found |= Traces(resets=True, frees=True)
+            found |= Traces(resets=True, frees=True, reverts=True)
         case b"discard" | b"unlisten" | b"close" | b"drop":
             found |= _FREES
         case b"listen":
@@ -72,7 +72,13 @@ def _is(words: list[Word], at: int, *texts: bytes) -> bool:
 def _set(words: list[Word]) -> Traces:
     if _is(words, 1, b"local"):
         return NOTHING
-    return _named(words, 2 if _is(words, 1, b"session") and not _is(words, 2, b"authorization", b"to", b"=") else 1)
+    at = 2 if _is(words, 1, b"session") and not _is(words, 2, b"authorization", b"to", b"=") else 1
+    found = _named(words, at)
+    return _reverted(found) if _is(words, len(words) - 1, b"default") else found
+
+
+def _reverted(found: Traces) -> Traces:
+    return found | Traces(reverts=not IDENTITY.isdisjoint(found.names))
 
 
 def _named(words: list[Word], at: int) -> Traces:

@@ -18,7 +18,7 @@ from pgtrunk_gateway.session.parameters import is_name, setting_name
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["NOTHING", "SPECIAL", "Pin", "Traces", "setting_traces"]
+__all__ = ["IDENTITY", "NOTHING", "SPECIAL", "Pin", "Traces", "setting_traces"]
 
 
 class Pin(enum.IntFlag):
@@ -60,6 +60,8 @@ class Traces:
     pins: Pin = Pin.NONE
     frees: bool = False
     """Something that could not be carried may be gone."""
+    reverts: bool = False
+    """The session may be again whom it began as; the server does not say whether "none" was set, or is what is left."""
     bound: frozenset[tuple[int, int]] = frozenset()
     """Settings whose names are parameters of the text: which one has the name, and which one says whether it is for the
     transaction only; 0: none does, and it is for the session."""
@@ -73,13 +75,14 @@ class Traces:
             self.resets or other.resets,
             self.pins | other.pins,
             self.frees or other.frees,
+            self.reverts or other.reverts,
             self.bound | other.bound,
         )
 
     @property
     def carried(self) -> Traces:
         """Only what can be carried."""
-        return Traces(self.names, self.resets)
+        return Traces(self.names, self.resets, reverts=self.reverts)
 
     @property
     def unbound(self) -> Traces:
@@ -105,12 +108,12 @@ _TRUE: Final = frozenset({b"\1", b"t", b"true", b"y", b"yes", b"on", b"1"})
 """Of a parameter of type boolean, in binary or as drivers write it."""
 _PASSING: Final = frozenset({"transaction_isolation", "transaction_read_only", "transaction_deferrable", "seed"})
 """They end with the transaction; and what random numbers begin with is no state that anybody relies on later."""
-_IDENTITY: Final = frozenset({"session_authorization", "role"})
+IDENTITY: Final = frozenset({"session_authorization", "role"})
 SPECIAL: Final[Mapping[bytes, frozenset[str]]] = {
     b"transaction": frozenset(),
     b"constraints": frozenset(),
-    b"session": _IDENTITY,
-    b"authorization": _IDENTITY,
+    b"session": IDENTITY,
+    b"authorization": IDENTITY,
     b"characteristics": frozenset(
         {"default_transaction_isolation", "default_transaction_read_only", "default_transaction_deferrable"}
     ),
