@@ -11,7 +11,7 @@ WORKERS ?= 3
 PARALLEL := $(if $(ARGS),,-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 SUITE ?=
 
-.PHONY: help run test test-long wan check format bench conformance deaths venv clean
+.PHONY: help run test test-long wan check format bench conformance conformance-asyncpg deaths venv clean
 
 help:
 	@echo 'make run         the demonstration: PostgreSQL, gateway, trunk, queries over QUIC (ARGS=--once: end after the table)'
@@ -22,6 +22,7 @@ help:
 	@echo 'make format      put the formatting right'
 	@echo 'make bench       CPU and throughput, beside a bare echo and PgBouncer'
 	@echo 'make conformance tests that are not ours, from a checkout of PgBouncer (SUITE=/path), against the gateway'
+	@echo 'make conformance-asyncpg   those of asyncpg, from a checkout of it (SUITE=/path), over QUIC, beside Postgres itself'
 	@echo 'make deaths      who dies in which state, and what comes of it: all cells of the matrix, as a table'
 	@echo 'make clean       remove $(VENV) and caches'
 
@@ -78,6 +79,9 @@ bench: $(STAMP)
 
 conformance: $(STAMP)
 	@exec $(BIN)/python tests/conformance --suite '$(SUITE)' $(ARGS)
+
+conformance-asyncpg: $(STAMP)
+	@exec $(BIN)/python tests/conformance/asyncpg_suite --suite '$(SUITE)' $(ARGS)
 
 deaths: $(STAMP)
 	@exec $(BIN)/python tests/deaths $(ARGS)

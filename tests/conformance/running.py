@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from conformance.errors import ConformanceError
 from conformance.suite import copy_suite
+from pgtrunk.certs import create_certificates
 from pgtrunk_gateway.demo.guarded_folder import CommandFailed, GuardedFolder
 
 __all__ = ["GATEWAY", "REQUIREMENTS", "Run", "find_postgres", "postgres_version", "run"]
@@ -50,6 +52,8 @@ class Run:
     workers: int = 2
     python: Path | None = None
     """An interpreter that has the requirements, if there is one already."""
+    by_sidecar: bool = False
+    """SQL goes through a sidecar, and over QUIC to the gateway of the environment; the console does not."""
 
 
 def find_postgres() -> Path:
@@ -109,12 +113,27 @@ def _interpreter(folder: GuardedFolder) -> str:
     raise ConformanceError("no Python 3.11 that an unprivileged user can run; --python and --program name one")
 
 
+def _program(plan: Run, folder: GuardedFolder, python: Path) -> Path:
+    """What the suite takes for the pooler."""
+    if not plan.by_sidecar:
+        return plan.program or python.parent / GATEWAY
+    certificates = create_certificates(folder.path / "certs")
+    script = Path(shutil.copy2(Path(__file__).with_name("by_sidecar.py"), folder.path))
+    command = [str(python), str(script), str(certificates.folder)]
+    start = folder.path / "by_sidecar"
+    start.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+    start.chmod(0o755)
+    for path in (start, script, certificates.folder, *certificates.folder.iterdir()):
+        folder.account.own(path)
+    return start
+
+
 def _pytest(plan: Run, folder: GuardedFolder, python: Path) -> None:
     """A test that fails is no error here."""
     command = [
         "/usr/bin/env",
         f"PATH={plan.postgres}:{os.defpath}",
-        f"BOUNCER_EXE={plan.program or python.parent / GATEWAY}",
+        f"BOUNCER_EXE={_program(plan, folder, python)}",
         f"TMPDIR={folder.path}",
     ]
     # Short paths, for unix sockets are in them; no output of tests that pass, and the whole log of those that fail.
