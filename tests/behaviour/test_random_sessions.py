@@ -113,6 +113,8 @@ class Company:
 
 async def heard(session: RawSession, flight: Flight, failed: bool) -> list[str]:
     """What comes of ``flight``; ``failed``: the session is in a transaction that has failed."""
+    if session.is_lost.is_set():
+        return ["closed"]
     at = 0
     for cut in (*flight.cuts, len(flight.data)):
         session.send(flight.data[at:cut])
