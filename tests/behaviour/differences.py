@@ -16,13 +16,14 @@ from pgtrunk.wire.frontend import parse
 if TYPE_CHECKING:
     from behaviour.portal_conversations import Step
 
-__all__ = ["ALL_MODES", "DIFFERENCES", "PINNED", "SHARING", "Difference"]
+__all__ = ["ALL_MODES", "DIFFERENCES", "NO_BLOCKS", "PINNED", "SHARING", "Difference"]
 
 SHARING: Final = ("transaction", "statement")
 ALL_MODES: Final = ("session", *SHARING)
 READY: Final = "ReadyForQuery I"
 PINNED: Final = "NoticeResponse NOTICE 00000 this session keeps its server connection from now on: "
 """How the notice begins that a session gets which keeps its backend."""
+NO_BLOCKS: Final = "ErrorResponse FATAL 0A000 transaction blocks not allowed in statement pooling mode"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +80,7 @@ DIFFERENCES: Final[dict[str, Difference]] = {
         why="pool_mode = statement says that there are none",
         steps=[said(b"begin")],
         theirs=["CommandComplete BEGIN", "ReadyForQuery T"],
-        ours=["ErrorResponse FATAL 0A000 transaction blocks not allowed in statement pooling mode"],
+        ours=[NO_BLOCKS],
         modes=("statement",),
     ),
     "currval(), lastval() and what setseed() began are known in the same transaction only": Difference(

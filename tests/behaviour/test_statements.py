@@ -1,4 +1,4 @@
-"""Prepared statements that follow a session from backend to backend, whose transactions get another one each time."""
+"""What follows a session from backend to backend: its transactions get another one each time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from behaviour.fronts import Front
 from behaviour.statement_conversations import STATEMENTS
-from behaviour.test_conversations import MODELLED, Stage, t
+from behaviour.test_conversations import CONVERSATIONS, MODELLED, Stage, t
 from behaviour.wire import wires
 from helpers.processes import gateway_process
 from helpers.transcript import line
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["t"]
 
 BACKENDS: Final = 3
+FOLLOWING: Final = [
+    name
+    for name in CONVERSATIONS
+    if name.startswith(
+        ("settings: ", "roles: ", "startups: ", "pins: ", "states: ", "transactions: ", "pipelines: ", "drivers: ")
+    )
+]
 
 
 @pytest.fixture(scope="module", params=[200, 2], ids=["200", "2"])
@@ -39,7 +46,7 @@ async def stage(site: Site, fronts: dict[str, Front], said: dict[str, list[str]]
     """With all backends open."""
     async with wires(turning) as wire:
         sessions = [await wire.log_in() for _ in range(BACKENDS)]
-        await asyncio.gather(*(session.ask(query(b"begin")) for session in sessions))
+        await asyncio.gather(*(session.ask(query(b"begin; select 1")) for session in sessions))
         await asyncio.gather(*(session.ask(query(b"rollback")) for session in sessions))
     return Stage(site, {**fronts, "turning": turning}, said)
 
@@ -59,6 +66,14 @@ async def test_each_transaction_has_another_backend(stage: Stage) -> None:
     assert len(pids) == BACKENDS
 
 
-@pytest.mark.parametrize("name", [*(f"statements: {name}" for name in STATEMENTS), *MODELLED])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"statements: {name}" for name in STATEMENTS),
+        *MODELLED,
+        *FOLLOWING[::2],
+        *(pytest.param(name, marks=pytest.mark.long) for name in FOLLOWING[1::2]),
+    ],
+)
 async def test_nobody_sees_the_backends_change(stage: Stage, name: str) -> None:
     await stage.compare(name, "turning")
