@@ -2,9 +2,9 @@
 
 Between :class:`~pgtrunk_gateway.relay.lasting.Lasting` and :class:`~pgtrunk_gateway.relay.session.Session`. A BEGIN by
 itself would take a backend, which then waits for the client's next request, one round trip of a WAN away. So it is
-answered at once, and travels with that request (lazy_begin). What is different: the snapshot, now() and the limits on
-the time of a transaction begin there, and so does the wait for a backend. Everything else is as Postgres has it: a text
-that is not quite plain, and a BEGIN within a transaction, go to a backend.
+answered at once, and travels with that request (lazy_begin). What is different: the snapshot, now() and Postgres' own
+limits on the time of a transaction begin there, and so does the wait for a backend. Everything else is as Postgres has
+it: a text that is not quite plain, and a BEGIN within a transaction, go to a backend.
 
 While a transaction is begun so, the session is in BEGUN and holds nothing.
 
@@ -23,7 +23,7 @@ from pgtrunk.wire.framing import HEAD
 from pgtrunk.wire.frontend import FLUSH_MESSAGE, QUERY, bind, close_portal, execute, parse, query
 from pgtrunk_gateway.errors import GatewayError
 from pgtrunk_gateway.relay.lasting import Lasting
-from pgtrunk_gateway.relay.lifecycle import UNREAD
+from pgtrunk_gateway.relay.pausing import UNREAD
 from pgtrunk_gateway.session import owed
 from pgtrunk_gateway.session.skipping import skip_idle
 from pgtrunk_gateway.session.sql.blocks import BlockCommand, block_command
@@ -57,7 +57,9 @@ class Begun(Lasting):
         self._begin_text = data[5:-1]
         self.stats.inner_query_count += 1
         self._handle(Event.BEGUN)
-        self._answer(data, command.tag, b"T")
+        self._begins_idle(self._answer(data, command.tag, b"T"))
+        if self.context.closing_idle:
+            self.end_if_idle()
         return True
 
     @property
@@ -66,7 +68,7 @@ class Begun(Lasting):
         return (self._pool.welcome or {}).get("in_hot_standby") != "off"
 
     def _within(self, data: bytes) -> bytes:
-        """Takes what comes in BEGUN -> what is left of it: to be taken in the state that there is then, or by a backend.
+        """Takes what comes in BEGUN -> what is left of it, for a backend, or for the state that there is then.
 
         A transaction that ends as it began has been nowhere.
         """
@@ -83,11 +85,15 @@ class Begun(Lasting):
     def _end_here(self, command: BlockCommand, data: bytes) -> None:
         tag = "ROLLBACK" if self._begin_failed else command.tag
         self._begin_text, self._begin_failed = b"", False
+        self._block_at = 0.0
         self.stats.xact_count += 1
         self._handle(Event.ENDED)
         self._answer(data, tag, b"I")
+        if self.context.closing_idle:
+            self.end_if_idle()
 
-    def _answer(self, data: bytes, tag: str, status: bytes) -> None:
+    def _answer(self, data: bytes, tag: str, status: bytes) -> float:
+        """Answers without a backend -> the time."""
         # As with any simple query.
         self.requests.unnamed = None
         answer = server.command_complete(tag) + server.ready(status)
@@ -98,10 +104,8 @@ class Begun(Lasting):
             # No backend is there to be stopped.
             self._pause(UNREAD)
         self._asked_at = now = self._time()
-        if self._particular:
-            self._rests(now)
-        if self.context.closing_idle:
-            self.end_if_idle()
+        self._rests(now)
+        return now
 
     def _begin_now(self, backend: Backend) -> bytes:
         """The transaction gets its backend -> what has to go ahead of its first request."""
@@ -134,6 +138,8 @@ class Begun(Lasting):
         """The Sync has come up to which things are skipped, after a request was refused."""
         self._begin_failed = bool(self._begin_text)
         self._handle(Event.SYNCED_BEGUN if self._begin_failed else Event.SYNCED)
+        if self._begin_failed:
+            self._rests(self._time())
 
     def _ready(self) -> None:
         self.transport.write(server.ready(b"E" if self._begin_failed else b"I"))

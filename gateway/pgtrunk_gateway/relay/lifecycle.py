@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Final, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from pgtrunk.wire import backend as server
 from pgtrunk.wire.frontend import TERMINATE_MESSAGE
@@ -17,7 +17,7 @@ from pgtrunk_gateway.address import readable
 from pgtrunk_gateway.errors import GatewayError, QueryCanceled, ShuttingDown
 from pgtrunk_gateway.pool.backend import ids
 from pgtrunk_gateway.relay.login import NOBODY
-from pgtrunk_gateway.relay.visible import Visible
+from pgtrunk_gateway.relay.pausing import FULL, Pausing
 from pgtrunk_gateway.session.inbound import Inbound
 from pgtrunk_gateway.session.requests import Requests
 from pgtrunk_gateway.session.shapes import OTHER
@@ -30,21 +30,12 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.session.parameters import Profile
     from pgtrunk_gateway.session.sql.traces import Traces
 
-__all__ = ["FULL", "HELD", "SUSPENDED", "UNREAD", "Lifecycle"]
+__all__ = ["Lifecycle"]
 
 log = logging.getLogger(__name__)
 
-HELD: Final = 1
-"""Reading is paused since enough is held."""
-FULL: Final = 2
-"""Reading is paused since the backend's socket is full."""
-SUSPENDED: Final = 4
-"""Reading is paused since the gateway is suspended."""
-UNREAD: Final = 8
-"""Reading is paused since the client does not read what it is told without a backend."""
 
-
-class Lifecycle(Visible):
+class Lifecycle(Pausing):
     """A session without its bytes. ``front`` names where it came in."""
 
     def __init__(self, context: Context, front: str) -> None:
@@ -77,8 +68,6 @@ class Lifecycle(Visible):
         """Of the request, see :func:`~pgtrunk_gateway.session.shapes.shape_of`."""
         self._late = b""
         """What came after it, as it came."""
-        self._paused = 0
-        self._client_full = False
         self._unpinned_failed = False
         self._error: GatewayError | None = None
         self._keeping: str | None = None
@@ -95,39 +84,6 @@ class Lifecycle(Visible):
 
     def __repr__(self) -> str:
         return f"<Session {self} {self.front} {self.state.name}>"
-
-    def _pause(self, why: int) -> None:
-        if not self._paused:
-            self.transport.pause_reading()
-        self._paused |= why
-
-    def _resume(self, why: int) -> None:
-        if self._paused & why:
-            self._paused &= ~why
-            if not self._paused and not self.transport.is_closing():
-                self.transport.resume_reading()
-
-    def backend_full(self) -> None:
-        self._pause(FULL)
-
-    def backend_drained(self) -> None:
-        self._resume(FULL)
-
-    def suspend(self) -> None:
-        """The gateway is suspended: neither the client nor its backend is read."""
-        self._pause(SUSPENDED)
-        if self.backend is not None:
-            self.backend.pause_reading()
-
-    def _suspend_if_still(self) -> None:
-        if self.context.suspended and not self.transport.is_closing():
-            self.suspend()
-
-    def end_suspension(self) -> None:
-        """It is not any more."""
-        self._resume(SUSPENDED)
-        if self.backend is not None and not self._client_full:
-            self.backend.resume_reading()
 
     def settled(self) -> None:
         """Nothing is owed any more."""

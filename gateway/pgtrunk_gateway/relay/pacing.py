@@ -8,9 +8,11 @@ per query, since the client's turns are not the query's time. A timeout is one t
 Four things may last too long, each in the situation that its name says and in no other:
 
 query_timeout            from the request to its answer, the wait for a backend included
-transaction_timeout      from the first request of a transaction, once there is a backend, to its end
+transaction_timeout      from the first request of a transaction, once there is a backend, to its end; and from BEGIN
+                         where that has been answered without one
 idle_transaction_timeout the client's turn, while a transaction, a batch or a message is open
-client_idle_timeout      no backend is held and nothing is asked; who keeps one in session mode is not idle
+client_idle_timeout      no backend is held, no transaction has begun and nothing is asked; who keeps a backend in
+                         session mode is not idle
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Pacing"]
 
-_RESTS = frozenset({State.IDLE, State.BEGUN, State.SKIPPING})
+_RESTS = frozenset({State.IDLE, State.SKIPPING})
 
 
 class Pacing(asyncio.Protocol):
@@ -62,6 +64,8 @@ class Pacing(asyncio.Protocol):
         """When it began to wait for a backend."""
         self._begun_at = 0.0
         """When the transaction got a backend; 0.0 between two of them in session mode."""
+        self._block_at = 0.0
+        """When the client was told that its transaction has begun, without a backend; for transaction_timeout."""
         self._turn_at = 0.0
         """Since when it is the client's turn, while a backend is held."""
         self._idle_at = 0.0
@@ -85,6 +89,8 @@ class Pacing(asyncio.Protocol):
             self._asked_at = now
         if not self._particular:
             self._idle_at = now
+        if not terms.transaction_timeout:
+            self._block_at = 0.0
         self._particular = terms.particular
         for timer in self._timers:
             timer.stop()
@@ -108,8 +114,15 @@ class Pacing(asyncio.Protocol):
         if self.terms.transaction_timeout:
             self._transaction_timer.start()
 
+    def _begins_idle(self, now: float) -> None:
+        """A transaction begins, and no backend knows of it."""
+        if self.terms.transaction_timeout:
+            self._block_at = now
+            self._transaction_timer.start()
+
     def _ends(self, now: float) -> None:
         """A transaction has ended."""
+        self._block_at = 0.0
         stats = self.stats
         stats.xact_count += 1
         stats.xact_time += now - self._begun_at
@@ -139,7 +152,10 @@ class Pacing(asyncio.Protocol):
     def _rests(self, now: float) -> None:
         """The backend is given back, and nothing is asked."""
         self._idle_at = now
-        if self.terms.client_idle_timeout:
+        if self.state is State.BEGUN:
+            if self.terms.idle_transaction_timeout:
+                self._turn_timer.start()
+        elif self.terms.client_idle_timeout:
             self._idle_timer.start()
 
     # -- what may not last longer --------------------------------------------------------------------------------------
@@ -161,7 +177,8 @@ class Pacing(asyncio.Protocol):
 
     def _transaction_due(self) -> float | None:
         timeout = self.terms.transaction_timeout
-        return self._begun_at + timeout if timeout and self.backend is not None and self._begun_at else None
+        since = self._block_at or (self._begun_at if self.backend is not None else 0.0)
+        return since + timeout if timeout and since else None
 
     def _transaction_late(self) -> None:
         self.fail(
@@ -173,7 +190,8 @@ class Pacing(asyncio.Protocol):
 
     def _turn_due(self) -> float | None:
         timeout = self.terms.idle_transaction_timeout
-        return self._turn_at + timeout if timeout and self._turn_at and self._begun_at else None
+        since = self._idle_at if self.state is State.BEGUN else self._turn_at if self._begun_at else 0.0
+        return since + timeout if timeout and since else None
 
     def _turn_late(self) -> None:
         self.fail(

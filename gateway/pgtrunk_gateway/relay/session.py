@@ -18,8 +18,8 @@ from pgtrunk.wire.frontend import SYNC, TERMINATE
 from pgtrunk_gateway.errors import GatewayError, MessageTooLarge, NotSupported, ProtocolError
 from pgtrunk_gateway.relay.begun import Begun
 from pgtrunk_gateway.relay.leasing import STATEMENT
-from pgtrunk_gateway.relay.lifecycle import HELD, SUSPENDED, UNREAD
 from pgtrunk_gateway.relay.login import Admission, SessionLogin
+from pgtrunk_gateway.relay.pausing import HELD
 from pgtrunk_gateway.session.parameters import dialect
 from pgtrunk_gateway.session.replies import IDLE
 from pgtrunk_gateway.session.requests import BrokenRequest
@@ -201,8 +201,8 @@ class Session(Begun):
                 self._clients_turn()
             return
         if (backend.cancels and not (self._request or self._cancels_what_is_held)) or replies.fatal is not None:
-            # It will be released when the cancels have ended, or is about to be lost. But what is held while the gateway
-            # sets or asks something goes out, for the cancel to find it.
+            # It will be released when the cancels have ended, or is about to be lost. But what is held while the
+            # gateway sets or asks something goes out, for the cancel to find it.
             return
         if self.state is not _STATE_LEASED or self._client_full or self._paused or self._particular:
             self._settle(backend)
@@ -348,20 +348,6 @@ class Session(Begun):
             self._take(data)
         if len(self._late) <= _HOLD:
             self._resume(HELD)
-
-    # -- pausing -------------------------------------------------------------------------------------------------------
-
-    def pause_writing(self) -> None:
-        """The client does not read: nor does the backend send."""
-        self._client_full = True
-        if self.backend is not None:
-            self.backend.pause_reading()
-
-    def resume_writing(self) -> None:
-        self._client_full = False
-        self._resume(UNREAD)
-        if self.backend is not None and not self._paused & SUSPENDED:
-            self.backend.resume_reading()
 
 
 def _no_blocks() -> GatewayError:

@@ -94,9 +94,9 @@ class Refusing(Noting):
 
     def _never_begun(self, error: bytes) -> None:
         """BEGIN has failed, at the head, or something of what it was sent with."""
-        # Somebody on the server has cancelled it. What came with it is skipped, up to its Sync; but what was sent behind
-        # that runs outside of the transaction that it was meant for. The client, which is told of BEGIN, shall not take
-        # the answers for what they are not.
+        # Somebody on the server has cancelled it. What came with it is skipped, up to its Sync; but what was sent
+        # behind that runs outside of the transaction that it was meant for. The client, which is told of BEGIN, shall
+        # not take the answers for what they are not.
         self.unbegun = self.unbegun or error
         if not self.queue[0].ready:
             self._skip_to_sync(taken=False)

@@ -13,7 +13,7 @@ Rules, which everything here follows:
 4.  While COPY FROM STDIN runs, the backend ignores Sync: an entry for one sent too early is dropped, and the batch is
     open again. Where it cannot be told which Syncs were too early, the backend is not :attr:`Replies.in_step` any more.
 5.  Whatever a session does not get is cut out of the chunk; what it gets is never copied, split or re-encoded. Messages
-    that matter here are held back until they are complete; all others pass in parts.
+    that matter here are held back until they are complete, or of a long one its beginning; all others pass in parts.
 6.  An error names statements as the client does. It also makes it doubtful which unnamed statement the backend has.
 
 A whole batch in which nothing is hidden or given is one entry, ``BATCH``: that is the hot path, and it looks at
@@ -22,21 +22,20 @@ ReadyForQuery alone. Bytes in, bytes out; who reads and writes is not known here
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from pgtrunk_gateway.session import owed as entries
+from pgtrunk_gateway.session.copying import COPY_BOTH, COPY_IN, Copying
+from pgtrunk_gateway.session.cutting import BEGINNING, LARGE, UNSIGNED_HEAD
 from pgtrunk_gateway.session.noting import DISCARDED
 from pgtrunk_gateway.session.owed import Again, Applying, Asking, Closing, Naming, Owed, Parsing, Refused
-from pgtrunk_gateway.session.refusing import IDLE, Refusing
+from pgtrunk_gateway.session.refusing import IDLE
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.session.statements import Prepared, Statement
 
 __all__ = ["IDLE", "Replies"]
 
-_HEAD = Struct("!BI").unpack_from
-"""As in :mod:`pgtrunk.wire.framing`, but no length, however wrong, leads backwards."""
 _READY: Final = ord("Z")
 _ROW: Final = ord("D")
 _COMPLETE: Final = ord("C")
@@ -44,8 +43,6 @@ _ERROR: Final = ord("E")
 _PARAMETER: Final = ord("S")
 _PARAMETERS: Final = ord("t")
 _NOTIFICATION: Final = ord("A")
-_COPY_IN: Final = ord("G")
-_COPY_BOTH: Final = ord("W")
 _ASYNC = frozenset(b"NAS")
 _ROWS = frozenset(b"Dd")
 """The messages that may be long and many: never held back."""
@@ -59,17 +56,18 @@ _STALE_PLAN = b"\0RRevalidateCachedQuery\0"
 _LONGEST_TAG: Final = 19
 _TAGS = bytes({16: 1, 19: 1, 9: 1, 8: 2, 10: 2}.get(length, 0) for length in range(_LONGEST_TAG + 1))
 """By the length of CommandComplete: 1 for DISCARD ALL, DEALLOCATE ALL and LOAD, 2 for SET and RESET."""
+_END: Final = b"\0\0"
+"""Of a text, and of an error's fields."""
 _BEGUN: Final = entries.BEGIN[2]
 _BLOCK: Final = ord("T")
 _WATCHED = bytes(kind in b"ZCSGWEA" for kind in range(256))
 
 
-class Replies(Refusing):
+class Replies(Copying):
     """The reply side of one backend, over all the sessions that it serves in turn."""
 
     __slots__ = (
         "_parsed",
-        "copying",
         "fatal",
         "notifies",
         "unnamed",
@@ -83,8 +81,6 @@ class Replies(Refusing):
         self.unnamed: Statement | None = None
         """The unnamed statement that the backend has, or will have after batch ``unnamed_batch``; None: not known."""
         self.unnamed_batch = 0
-        self.copying = False
-        """COPY FROM STDIN runs, and its end has not been sent."""
         self.notifies = False
         """The session keeps this backend: a notification is for it, since nobody else can have listened."""
         self.fatal: bytes | None = None
@@ -131,11 +127,10 @@ class Replies(Refusing):
         """
         pos = 0
         if self.partial:
-            if self._carry:
-                data = self._carry + data
-                self._carry = b""
+            if self._carry and not (data := self._carried(data)):
+                return data
             pos = self._need
-            if self._dropping:
+            if self._dropping == _ROW:
                 self._collect(data[:pos])
             if pos > len(data):
                 self._need = pos - len(data)
@@ -143,12 +138,12 @@ class Replies(Refusing):
             self._need = 0
             self.partial = False
             if self._dropping:
-                self._dropping = False
+                self._dropping = 0
                 self._cut = pos
         size = len(data)
         queue = self.queue
         plain = bool(queue) and queue[0].plain
-        head, watched, last = _HEAD, _WATCHED, size - 5
+        head, watched, last = UNSIGNED_HEAD, _WATCHED, size - 5
         while pos <= last:
             kind, length = head(data, pos)
             if plain and not watched[kind]:
@@ -161,13 +156,18 @@ class Replies(Refusing):
                     pos = end
                     continue
             elif end > size and kind in _ROWS:
-                self._dropping = self._hides()
-                if self._dropping:
+                if self._hides():
+                    self._dropping = kind
                     self._emit(data, pos, size)
                     self._collect(data[pos + 5 :], begins=True)
                 pos = end
                 break
             if end > size:
+                if kind in LARGE and size - pos >= BEGINNING:
+                    # What is there of it says what it is; the rest passes, or is left out, as that does.
+                    self._message(kind, data, pos, size)
+                    self._dropping = kind if self._cut == size else 0
+                    pos = end
                 break
             if plain and kind == _READY and length == 5:
                 queue.popleft()
@@ -204,7 +204,7 @@ class Replies(Refusing):
             self._asynchronous(kind, data, start, end)
         elif kind == _ERROR:
             self._error(data, start, end)
-        elif kind in (_COPY_IN, _COPY_BOTH):
+        elif kind in (COPY_IN, COPY_BOTH):
             self._copy_started(kind)
         elif not self.queue:
             self._out_of_step()
@@ -297,46 +297,13 @@ class Replies(Refusing):
         if self.queue and self.queue[0].given:
             self._insert(data, end, self.take_given())
 
-    # -- COPY ----------------------------------------------------------------------------------------------------------
-
-    def _copy_started(self, kind: int) -> None:
-        self.copying = True
-        queue = self.queue
-        if not queue:
-            self._out_of_step()
-        if not queue or kind != _COPY_IN:
-            return
-        swallowed = queue[0] is entries.BATCH
-        extended = swallowed or not (queue[0].ready or queue[0].simple)
-        if swallowed:
-            queue[0] = entries.EXECUTE
-        # What was sent before the client could know of the COPY: data, its end, and Syncs, which are ignored if they
-        # came ahead of the data. If they came after it, the COPY may have failed by then, and they are not.
-        data, at = False, 1
-        while queue[at - 1].simple:
-            at += 1
-        while at < len(queue) and self.copying:
-            if queue[at] is entries.COPY_DATA:
-                data = True
-            elif queue[at] is entries.COPY_END:
-                self.copying = False
-            elif queue[at] is entries.SYNC:
-                swallowed = True
-                if data:
-                    self._out_of_step()
-            elif queue[at].given:
-                at += 1
-                continue
-            else:
-                break
-            del queue[at]
-        if swallowed and extended and self.asker is not None:
-            self.asker.open = not any(owed.syncs for owed in queue)
-
     # -- errors --------------------------------------------------------------------------------------------------------
 
     def _error(self, data: bytes, start: int, end: int) -> None:
         message = data[start:end]
+        if len(message) <= UNSIGNED_HEAD(message)[1]:
+            # Of a long one, this is the beginning.
+            message += _END
         self.copying = False
         if any(severity in message for severity in _FATAL):
             self.fatal = message[5:]
@@ -387,7 +354,7 @@ class Replies(Refusing):
             self.failed_unpinned = self.noted = True
 
     def _translate(self, message: bytes, data: bytes, start: int, end: int) -> None:
-        if self.asker is not None and b'"~' in message:
+        if self.asker is not None and b'"~' in message and UNSIGNED_HEAD(data, start)[1] < end - start:
             message = self.asker.in_own_names(message)
             self._emit(data, start, end)
             # The names may differ in length.
