@@ -83,5 +83,8 @@ def _enough(data: bytes, pos: int, size: int) -> int:
     """Octets of the message at ``pos`` with which it can be looked at."""
     if size - pos < HEADER_SIZE:
         return HEADER_SIZE
+    kind: int
+    length: int
     kind, length = UNSIGNED_HEAD(data, pos)
-    return min(length + 1, BEGINNING) if kind in LARGE else length + 1
+    whole: int = length + 1
+    return min(whole, BEGINNING) if kind in LARGE else whole
