@@ -34,7 +34,7 @@ WAYS: Final[tuple[Way, ...]] = ("direct", "tcp", "unix", "quic")
 POOLED: Final[tuple[Way, ...]] = ("tcp", "unix", "quic")
 
 _NONE_AFTER: Final = (
-    "sessions", "admitted", "cancel_keys", "cancels", "leased", "connecting", "waiting",
+    "sessions", "admitted", "cancel_keys", "cancels", "leased", "walsenders", "connecting", "waiting",
     "quic_streams", "quic_half_open", "quic_held_bytes",
 )  # fmt: skip
 """Counters that are zero once all clients have left."""

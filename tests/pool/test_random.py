@@ -5,6 +5,7 @@ After each step the counts are right and no limit is exceeded; in the end everyb
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from pgtrunk_gateway.errors import BackendRefused, BackendUnavailable, GatewayEr
 from pgtrunk_gateway.pool.accounts import Account
 from pgtrunk_gateway.pool.backend import Backend, BackendState
 from pgtrunk_gateway.pool.host import Host
+from pgtrunk_gateway.pool.walsender import Replication, Walsender
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.pool.pool import Pool
@@ -40,6 +42,7 @@ class Game:
         self.users = {name: Account("max_user_connections", self.random.choice([0, 1, 2, 4])) for name in "xyz"}
         self.pools = [self._pool(database, user) for database in self.databases for user in self.users]
         self.askers: list[NoteTaker] = []
+        self.replicating: list[asyncio.Task[Walsender]] = []
 
     def _pool(self, database: str, user: str) -> Pool:
         choice = self.random.choice
@@ -72,7 +75,7 @@ class Game:
 
     def errands(self) -> list[Backend]:
         every = [backend for pool in self.pools for backend in pool.backends.values()]
-        return [backend for backend in every if backend.replies.queue]
+        return [backend for backend in every if backend.replies.queue and not isinstance(backend, Walsender)]
 
     def ask(self) -> None:
         asker = NoteTaker(self.random.choice(self.pools))
@@ -100,6 +103,25 @@ class Game:
             backend, holder.backend = holder.backend, None
             assert backend is not None
             backend.reset("DISCARD ALL", 1000)
+
+    def replicate(self) -> None:
+        pool = self.random.choice(self.pools)
+        replicating = pool.replicate(Replication.LOGICAL, {"replication": "database"})
+        self.replicating.append(asyncio.get_running_loop().create_task(replicating))
+
+    def end_replication(self) -> None:
+        """In whatever state it is."""
+        if self.replicating:
+            task = self.random.choice(self.replicating)
+            self.replicating.remove(task)
+            self.leave_replication(task)
+
+    @staticmethod
+    def leave_replication(task: asyncio.Task[Walsender]) -> None:
+        if not task.done():
+            task.cancel()
+        elif task.exception() is None:
+            task.result().leave("done")
 
     def lose(self) -> None:
         every = [backend for pool in self.pools for backend in pool.backends.values()]
@@ -162,8 +184,11 @@ class Game:
             for holder in self.holders:
                 self.askers.remove(holder)
                 holder.give_back()
+            for task in [task for task in self.replicating if task.done()]:
+                self.replicating.remove(task)
+                self.leave_replication(task)
             self.check()
-            return not self.askers
+            return not self.askers and not self.replicating
 
         await until(step, 20)
 
@@ -173,7 +198,8 @@ async def test_everybody_is_served_whatever_happens(monkeypatch: pytest.MonkeyPa
     game = Game(monkeypatch, seed)
     actions: list[Callable[[], None]] = [
         *[game.ask] * 6, *[game.give_back] * 4, *[game.log_in] * 5, *[game.finish_errand] * 3,
-        game.leave, game.reset, game.lose, game.pause, game.resume, game.resume, game.reconnect, game.change,
+        *[game.replicate] * 2, game.end_replication, game.leave, game.reset, game.lose,
+        game.pause, game.resume, game.resume, game.reconnect, game.change,
     ]  # fmt: skip
     for _ in range(300):
         game.random.choice(actions)()
