@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from behaviour.block_conversations import BLOCKS
 from behaviour.copy_conversations import COPIES
 from behaviour.differences import NO_BLOCKS, PINNED
 from behaviour.driver_conversations import DRIVERS
@@ -54,6 +55,7 @@ CONVERSATIONS: Final[dict[str, list[Step]]] = {
         "pins": PINS,
         "states": STATES,
         "transactions": TRANSACTIONS,
+        "blocks": BLOCKS,
         "messages": MESSAGES,
         "pipelines": PIPELINES,
         "drivers": DRIVERS,

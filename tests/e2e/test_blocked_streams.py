@@ -70,6 +70,7 @@ async def test_sessions_that_wait_for_a_backend_with_large_parameters_unread(sta
     gateway = await start(auth_type="trust", default_pool_size=1, max_client_conn=STREAMS + 10)
     stuck, free = await forty(gateway)
     assert await free.ask(frontend.query(b"BEGIN")) == "CZT"
+    assert await free.ask(frontend.query(b"SELECT 1")) == "TDCZT"
     for session in stuck:
         session.send(
             frontend.parse(b"", b"SELECT length($1::text)"),

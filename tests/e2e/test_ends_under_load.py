@@ -53,7 +53,11 @@ class Worker:
         """The SQLSTATE of its end; "" where it ended by itself."""
         if self.loss is None:
             return ""
-        cause = self.loss.__cause__ or self.loss
+        loss = self.loss
+        if isinstance(loss.__context__, asyncpg.ConnectionDoesNotExistError):
+            # Inside a transaction, asyncpg tries a ROLLBACK then, and says what became of that.
+            loss = loss.__context__
+        cause = loss.__cause__ or loss
         return str(getattr(cause, "sqlstate", type(cause).__name__))
 
 

@@ -129,6 +129,7 @@ async def test_a_connection_that_breaks_without_a_word(start: Start, pooled: Way
         idle, running, held = [await RawSession.start(gateway, pooled) for _ in range(3)]
         running.send(frontend.query(b"SELECT pg_sleep(60)"))
         assert await held.ask(frontend.query(b"BEGIN")) == "CZT"
+        assert await held.ask(frontend.query(b"SELECT 1")) == "TDCZT"
         await until(lambda: gateway.site.admin.running("pg_sleep"))
         proxy.cut()
         for session in (running, held):
@@ -180,7 +181,7 @@ async def test_postgres_stops_and_starts_again(start: Start, own_postgres: Embed
     gateway = await restarted(start, own_postgres)
     sessions = [await gateway.connect(way) for way in ("tcp", "unix", "quic") for _ in range(2)]
     statements = [await session.prepare("SELECT $1::int") for session in sessions]
-    await sessions[0].execute("BEGIN")
+    await sessions[0].execute("BEGIN; SELECT 1")
     await asyncio.to_thread(own_postgres.stop, "fast")
     await until(lambda: gateway.counts(backends=0))
     await until(sessions[0].is_closed)

@@ -65,6 +65,7 @@ async def test_a_pause_waits_for_transactions(start: Start, pooled: Way) -> None
     session = await gateway.connect(pooled)
     transaction = session.transaction()
     await transaction.start()
+    await session.execute("SELECT 1")
     pausing = asyncio.create_task(gateway.gateway.operations.pause(None))
     assert await session.fetchval("SELECT 1") == 1
     assert not pausing.done()
@@ -185,6 +186,7 @@ async def test_wait_close_waits_for_those_who_were_told_to_go(start: Start) -> N
     await asyncio.wait_for(operations.wait_close(None), 20)
     transaction = session.transaction()
     await transaction.start()
+    await session.execute("SELECT 1")
     operations.reconnect(DATABASE)
     closing = asyncio.create_task(operations.wait_close(DATABASE))
     await session.fetchval("SELECT 1")
@@ -227,6 +229,7 @@ async def test_kill_client(start: Start, pooled: Way) -> None:
     gateway = await start()
     victim, other = await gateway.connect(pooled), await gateway.connect(pooled)
     async with other.transaction():
+        await other.execute("SELECT 1")
         session = min(gateway.gateway.context.sessions, key=lambda each: each.id)
         running = asyncio.create_task(victim.execute("SELECT pg_sleep(600)"))
         await until(lambda: gateway.counts(leased=2))

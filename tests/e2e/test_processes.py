@@ -187,6 +187,7 @@ def test_sigint_after_sigterm_is_less_patient(site: Site) -> None:
 def test_sigterm_after_sigint_changes_nothing(site: Site) -> None:
     with gateway_process(site) as gateway, gateway.connect() as session:
         session.execute("BEGIN")
+        session.execute("SELECT 1")
         gateway.send(signal.SIGINT)
         gateway.until_logged("waiting for all servers")
         gateway.send(signal.SIGTERM)

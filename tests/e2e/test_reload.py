@@ -105,6 +105,7 @@ async def test_timeouts_reach_sessions_that_are_there(start: Start) -> None:
     gateway.gateway.operations.set("idle_transaction_timeout", "0.1")
     transaction = session.transaction()
     await transaction.start()
+    await session.execute("SELECT 1")
     await until(lambda: gateway.counts(sessions=0))
 
 

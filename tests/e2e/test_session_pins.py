@@ -207,6 +207,24 @@ async def test_pause_and_reload_with_a_pinned_session(start: Start) -> None:
     assert await backend_of(session) != pid
 
 
+async def test_a_pause_waits_for_a_pinned_session(start: Start) -> None:
+    gateway = await start(**ONE)
+    session = await gateway.connect("tcp")
+    await session.execute("LISTEN news")
+    await until(lambda: pinned(gateway))
+    (pool,) = gateway.gateway.pools
+    pool.pause()
+    paused = asyncio.ensure_future(pool.wait_idle())
+    assert await session.fetchval("SELECT 1") == 1
+    assert not paused.done()
+    await session.execute("UNLISTEN *")
+    await asyncio.wait_for(paused, 20)
+    waiting = asyncio.ensure_future(session.fetchval("SELECT 2"))
+    await until(lambda: gateway.counts(waiting=1))
+    pool.resume()
+    assert await waiting == 2
+
+
 async def test_kill_and_the_end_of_a_backend(start: Start) -> None:
     gateway = await start(default_pool_size=2)
     session = await gateway.connect("tcp")

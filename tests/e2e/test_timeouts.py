@@ -204,6 +204,7 @@ async def test_query_timeout_while_it_waits(start: Start, pooled: Way) -> None:
     gateway = await start(default_pool_size=1, query_timeout=0.5, auth_type="trust")
     holder, waiting = await gateway.connect(pooled), await RawSession.start(gateway, pooled)
     async with holder.transaction():
+        await holder.execute("SELECT 1")
         waiting.send(SELECT)
         assert await last_words(waiting) == ("FATAL", "57014", "query_timeout")
         assert await holder.fetchval("SELECT 1") == 1
@@ -224,6 +225,7 @@ async def test_client_idle_timeout(start: Start, pooled: Way) -> None:
     session = await RawSession.start(gateway, pooled)
     inside = await RawSession.start(gateway, pooled)
     assert await inside.ask(frontend.query(b"BEGIN")) == "CZT"
+    assert await inside.ask(SELECT) == "TDCZT"
     assert await last_words(session) == ("FATAL", "57P05", "client_idle_timeout")
     assert await inside.ask(frontend.query(b"COMMIT")) == "CZI"
 

@@ -18,7 +18,7 @@ BLOCK = [query(b"begin"), query(b"select 1"), query(b"commit")]
 PREPARE = parse(b"s", b"select $1::int") + describe_statement(b"s") + FLUSH
 
 
-@pytest.mark.parametrize("terms", [Terms(), SESSION, Terms(query_timeout=60)])
+@pytest.mark.parametrize("terms", [Terms(), SESSION, Terms(query_timeout=60), Terms(lazy_begin=True)])
 @pytest.mark.parametrize(
     ("steps", "transactions", "queries"),
     [
@@ -29,6 +29,7 @@ PREPARE = parse(b"s", b"select $1::int") + describe_statement(b"s") + FLUSH
         ([once(b"select 1") + SYNC], 1, 1),
         ([once(b"select 1") + FLUSH, SYNC], 1, 1),
         (BLOCK, 1, 3),
+        ([BLOCK[0], BLOCK[2]], 1, 2),
         (BLOCK * 2 + [query(b"select 1")], 3, 7),
         # What is pipelined is one: it is over when nothing is owed any more.
         ([query(b"select 1") + query(b"select 2")], 1, 1),

@@ -69,8 +69,9 @@ ENDINGS: dict[str, Ending] = {
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("busy", BUSY)
-async def test_nothing_is_left_of_a_session_that_ends(busy: str, ending: str) -> None:
-    pair = SessionPair(backends=1)
+@pytest.mark.parametrize("lazy_begin", [False, True])
+async def test_nothing_is_left_of_a_session_that_ends(lazy_begin: bool, busy: str, ending: str) -> None:
+    pair = SessionPair(backends=1, lazy_begin=lazy_begin)
     (link,) = pair.links
     client = pair.connect()
     for step in BUSY[busy]:
@@ -194,11 +195,13 @@ async def test_what_comes_behind_terminate_is_for_nobody() -> None:
 
 @pytest.mark.parametrize("ending", ENDINGS)
 async def test_ends_of_sessions_without_a_backend(ending: str) -> None:
-    """IDLE, WAITING, SKIPPING."""
-    for state in (State.IDLE, State.WAITING, State.SKIPPING):
-        pair = SessionPair(backends=0)
+    """IDLE, BEGUN, WAITING, SKIPPING."""
+    for state in (State.IDLE, State.BEGUN, State.WAITING, State.SKIPPING):
+        pair = SessionPair(backends=0, lazy_begin=True)
         client = pair.connect()
-        if state is not State.IDLE:
+        if state is State.BEGUN:
+            client.send(query(b"begin"))
+        elif state is not State.IDLE:
             client.send(once(INSERT))
         if state is State.SKIPPING:
             client.session.cancel()
@@ -303,7 +306,7 @@ LOST = "ErrorResponse FATAL 08006 server connection was lost"
 
 @pytest.mark.parametrize("busy", BUSY)
 async def test_a_session_whose_backend_is_lost_hears_of_it(busy: str) -> None:
-    pair = SessionPair(backends=1)
+    pair = SessionPair(backends=1, lazy_begin=True)
     (link,) = pair.links
     client = pair.connect()
     for step in BUSY[busy]:

@@ -27,6 +27,33 @@ async def test_a_client_sees_what_postgres_says(name: str, backends: int, split:
         pair.check_idle()
 
 
+@pytest.mark.parametrize("split", [whole, pieces(1), pieces(7)], ids=["whole", "1", "7"])
+@pytest.mark.parametrize("backends", [1, 3])
+@pytest.mark.parametrize("name", [name for name, steps in CONVERSATIONS.items() if b"begin" in b"".join(steps)])
+async def test_so_it_is_where_begin_waits_for_what_follows_it(name: str, backends: int, split: Splitter) -> None:
+    pair = SessionPair(backends=backends, split=split, lazy_begin=True)
+    client, postgres = pair.connect(), PostgresModel()
+    for step in CONVERSATIONS[name]:
+        assert client.send(step) == transcript(postgres.feed(step))
+    pair.check_idle()
+
+
+@pytest.mark.parametrize("split", [whole, pieces(1)], ids=["whole", "1"])
+@pytest.mark.parametrize("name", CONVERSATIONS)
+async def test_each_step_may_be_the_first_of_such_a_transaction(name: str, split: Splitter) -> None:
+    """It is rolled back, and the next step is the first of the next."""
+    pair = SessionPair(backends=1, split=split, lazy_begin=True)
+    client, postgres = pair.connect(), PostgresModel()
+    begins, ends = query(b"begin"), SYNC + query(b"rollback")
+    for step in CONVERSATIONS[name]:
+        for part in (begins, step, ends):
+            # What is said in the middle of a COPY is the end of it.
+            if not postgres.closed and (part is step or not postgres.copying):
+                assert client.send(part) == transcript(postgres.feed(part))
+    if not postgres.closed and not postgres.copying:
+        pair.check_idle()
+
+
 @pytest.mark.parametrize("message", MALFORMED, ids=repr)
 @pytest.mark.parametrize("backends", [1, 2])
 async def test_malformed_messages_are_refused_as_postgres_refuses_them(message: bytes, backends: int) -> None:

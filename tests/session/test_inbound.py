@@ -10,7 +10,7 @@ from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire.framing import HEAD, encode
 from pgtrunk.wire.frontend import KINDS, SYNC_MESSAGE, bind, copy_data, parse, query
 from pgtrunk_gateway.errors import MessageTooLarge
-from pgtrunk_gateway.session.inbound import Inbound
+from pgtrunk_gateway.session.inbound import LONGEST_KEPT, Inbound
 
 LIMIT = 0x7FFFFFFF
 KIB = 1 << 10
@@ -96,7 +96,7 @@ def test_of_a_large_message_enough_comes_at_once_to_read_its_names() -> None:
     assert len(inbound.feed(large[8 * KIB - 1 : 9 * KIB])) >= 8 * KIB
 
 
-def test_a_statement_is_always_collected() -> None:
+def test_a_statement_is_collected() -> None:
     large = parse(b"s", b"x" * (1 << 20))
     fed, _ = deliver(Inbound(LIMIT), cut(large, 10_000))
     assert fed == [large]
@@ -113,9 +113,24 @@ def test_a_message_above_max_packet_size_shows_in_its_head() -> None:
     assert (raised.value.sqlstate, raised.value.detail) == ("54000", "max_packet_size = 1000")
 
 
-def test_a_statement_has_a_limit_of_its_own() -> None:
-    with pytest.raises(MessageTooLarge, match="type 'P' with 16777217 octets"):
-        Inbound(LIMIT).feed(b"P\x01\0\0\x01")
+def test_a_statement_without_a_name_passes_in_parts_where_it_is_too_long_to_be_kept() -> None:
+    inbound = Inbound(LIMIT)
+    head = b"P" + (LONGEST_KEPT + 1).to_bytes(4, "big")
+    assert inbound.feed(head) == b""
+    assert inbound.feed(bytes(8 * KIB)) == head + bytes(8 * KIB)
+    assert inbound.rest == LONGEST_KEPT + 1 - 4 - 8 * KIB
+    assert Inbound(LIMIT).feed(head[:1] + LONGEST_KEPT.to_bytes(4, "big") + bytes(8 * KIB)) == b"", "it is collected"
+
+
+def test_a_statement_with_a_name_has_a_limit_of_its_own() -> None:
+    inbound = Inbound(LIMIT)
+    assert inbound.feed(b"P\x01\0\0\x01s\0") == b""
+    with pytest.raises(MessageTooLarge, match="type 'P' with 16777217 octets") as raised:
+        inbound.feed(bytes(8 * KIB))
+    assert (raised.value.detail, raised.value.missing) == (
+        f"the longest statement with a name = {LONGEST_KEPT}",
+        LONGEST_KEPT + 2 - 7 - 8 * KIB,
+    )
 
 
 @pytest.mark.parametrize("kind", sorted(set(range(256)) - KINDS))

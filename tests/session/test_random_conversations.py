@@ -156,9 +156,9 @@ class Compared:
 
 
 async def hold_against_postgres(
-    conversation: list[tuple[int, bytes]], backends: int, prepared: int, dice: random.Random
+    conversation: list[tuple[int, bytes]], backends: int, prepared: int, lazy_begin: bool, dice: random.Random
 ) -> None:
-    pair = SessionPair(backends=backends, prepared=prepared, split=Pieces(dice))
+    pair = SessionPair(backends=backends, prepared=prepared, lazy_begin=lazy_begin, split=Pieces(dice))
     pair.pool.choose = lambda free: dice.randrange(len(free))
     store = Store()
     compared = [Compared(pair.connect(), PostgresModel(store)) for _ in range(2)]
@@ -174,24 +174,24 @@ async def hold_against_postgres(
     pair.check_idle()
 
 
-_worlds = (st.integers(1, 3), st.sampled_from([1, 2, 200]), st.randoms(use_true_random=False))
+_worlds = (st.integers(1, 3), st.sampled_from([1, 2, 200]), st.booleans(), st.randoms(use_true_random=False))
 
 
 @settings(max_examples=1000)
 @given(_conversations, *_worlds)
 async def test_each_client_sees_what_postgres_says(
-    conversation: list[tuple[int, bytes]], backends: int, prepared: int, dice: random.Random
+    conversation: list[tuple[int, bytes]], backends: int, prepared: int, lazy_begin: bool, dice: random.Random
 ) -> None:
-    await hold_against_postgres(conversation, backends, prepared, dice)
+    await hold_against_postgres(conversation, backends, prepared, lazy_begin, dice)
 
 
 @pytest.mark.long
 @settings(max_examples=30_000)
 @given(_conversations, *_worlds)
 async def test_so_does_each_of_many(
-    conversation: list[tuple[int, bytes]], backends: int, prepared: int, dice: random.Random
+    conversation: list[tuple[int, bytes]], backends: int, prepared: int, lazy_begin: bool, dice: random.Random
 ) -> None:
-    await hold_against_postgres(conversation, backends, prepared, dice)
+    await hold_against_postgres(conversation, backends, prepared, lazy_begin, dice)
 
 
 _pipelines = st.lists(st.tuples(st.integers(0, 1), st.lists(_steps, min_size=1, max_size=4)), min_size=1, max_size=6)
@@ -200,10 +200,10 @@ _pipelines = st.lists(st.tuples(st.integers(0, 1), st.lists(_steps, min_size=1, 
 @settings(max_examples=300)
 @given(_pipelines, *_worlds)
 async def test_pipelines_get_an_answer_for_each_sync_and_leave_the_backends_clean(
-    pipelines: list[tuple[int, list[bytes]]], backends: int, prepared: int, dice: random.Random
+    pipelines: list[tuple[int, list[bytes]]], backends: int, prepared: int, lazy_begin: bool, dice: random.Random
 ) -> None:
     """Up to the first error, the very answers; behind it names may mean something else, see test_differences.py."""
-    pair = SessionPair(backends=backends, prepared=prepared, split=Pieces(dice))
+    pair = SessionPair(backends=backends, prepared=prepared, lazy_begin=lazy_begin, split=Pieces(dice))
     pair.pool.choose = lambda free: dice.randrange(len(free))
     store = Store()
     for who in (0, 1):

@@ -24,6 +24,7 @@ SYNC = client.SYNC_MESSAGE
     [
         (client.query(b"select 1"), QUERY),
         (client.query(b""), QUERY),
+        (b"Q\0\0\0\4", OTHER),
         (client.query(b"select 1") + SYNC, OTHER),
         (client.query(b"select 1")[:-1], OTHER),
         (BIND + EXECUTE + SYNC, EXECUTION),
@@ -57,7 +58,7 @@ def read(data: bytes) -> int:
     if b"".join(found) != data:
         return OTHER
     if len(found) == 1 and data[:1] == b"Q":
-        return QUERY
+        return QUERY if len(data) > 5 else OTHER
     if len(found) == 4 and found[1] == DESCRIBE:
         del found[1]
     if len(found) != 3 or found[0][:1] != b"B" or found[2] != SYNC:

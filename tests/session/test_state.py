@@ -27,7 +27,18 @@ ENDS_LEASED = {
 }
 EXPECTED: dict[State, dict[Event, tuple[State, tuple[Effect, ...]]]] = {
     S.LOGIN: {E.ADMITTED: (S.IDLE, ()), **ENDS},
-    S.IDLE: {E.REQUEST: (S.WAITING, (F.QUEUE,)), E.GRANTED: (S.LEASED, (F.SEND,)), **ENDS},
+    S.IDLE: {
+        E.BEGUN: (S.BEGUN, ()),
+        E.REQUEST: (S.WAITING, (F.QUEUE,)),
+        E.GRANTED: (S.LEASED, (F.SEND,)),
+        **ENDS,
+    },
+    S.BEGUN: {
+        E.ENDED: (S.IDLE, ()),
+        E.REQUEST: (S.WAITING, (F.QUEUE,)),
+        E.GRANTED: (S.LEASED, (F.SEND,)),
+        **ENDS,
+    },
     S.WAITING: {
         E.GRANTED: (S.LEASED, (F.SEND,)),
         E.REFUSED: (S.SKIPPING, (F.LEAVE, F.TELL, F.RESUME)),
@@ -47,7 +58,7 @@ EXPECTED: dict[State, dict[Event, tuple[State, tuple[Effect, ...]]]] = {
         E.UNPINNED_FAILED: (S.SKIPPING, (F.RELEASE, F.RESUME)),
         **ENDS_LEASED,
     },
-    S.SKIPPING: {E.SYNCED: (S.IDLE, (F.READY,)), **ENDS},
+    S.SKIPPING: {E.SYNCED: (S.IDLE, (F.READY,)), E.SYNCED_BEGUN: (S.BEGUN, (F.READY,)), **ENDS},
     S.CLOSED: dict.fromkeys((E.LEFT, E.VANISHED, E.FAILED, E.LOST), (S.CLOSED, ())),
 }
 
@@ -85,8 +96,9 @@ def test_leaving_the_queue_is_an_effect_of_every_end_of_waiting() -> None:
 
 
 def test_the_steps_that_are_written_out_are_the_tables() -> None:
-    """Session._begin does IDLE -GRANTED-> LEASED with SEND, Session.settled LEASED -SETTLED-> IDLE with RELEASE."""
-    assert TABLE[S.IDLE][E.GRANTED] == (S.LEASED, (F.SEND,))
+    """Session._begin does IDLE or BEGUN -GRANTED-> LEASED with SEND, Session.settled LEASED -SETTLED-> IDLE with
+    RELEASE."""
+    assert TABLE[S.IDLE][E.GRANTED] == TABLE[S.BEGUN][E.GRANTED] == (S.LEASED, (F.SEND,))
     assert TABLE[S.LEASED][E.SETTLED] == (S.IDLE, (F.RELEASE,))
     assert _states_assigned(Session._begin) == {"_STATE_LEASED"}
     assert _states_assigned(Session.settled) == {"_STATE_IDLE"}
