@@ -118,4 +118,3 @@ def _number(body: bytes) -> int:
     if len(body) < 2:
         raise ProtocolViolation("a message in the answer to auth_query is too short")
     return int(struct.unpack_from("!h", body)[0])
-
