@@ -301,7 +301,7 @@ class Replies(Copying):
 
     def _error(self, data: bytes, start: int, end: int) -> None:
         message = data[start:end]
-        if len(message) <= UNSIGNED_HEAD(message)[1]:
+        if end - start <= UNSIGNED_HEAD(data, start)[1]:
             # Of a long one, this is the beginning.
             message += _END
         self.copying = False
