@@ -1,8 +1,9 @@
 """Cuts what a client sends at message boundaries.
 
 :class:`Inbound` gives whole messages, as few pieces as they arrived in. A message that is small is collected; a large
-one is given in parts, the first of them long enough for whoever has to read its head. Parse is always collected, since
-its text is kept, so it has a limit of its own. Pure; knows no message but by its header.
+one is given in parts, the first of them long enough for whoever has to read its head. Parse is collected, since its
+text is kept; up to a limit, behind which it has to be of the unnamed statement, and is given in parts too. Pure; knows
+no message but by its header, and of Parse whether it gives a name.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from pgtrunk.wire.framing import HEAD, HEADER_SIZE
 from pgtrunk.wire.frontend import KINDS, PARSE
 from pgtrunk_gateway.errors import MessageTooLarge
 
-__all__ = ["Inbound"]
+__all__ = ["LONGEST_KEPT", "Inbound"]
 
 _COLLECT: Final = 64 << 10
 """Octets up to which a message is collected."""
 _BEGINNING: Final = 8 << 10
 """Octets of a larger message that are there before its first part is given: more than the names in its head."""
-_MAX_STATEMENT: Final = 16 << 20
-"""Octets of a Parse message."""
+LONGEST_KEPT: Final = 16 << 20
+"""Octets of a Parse message whose text is kept."""
 _HINT: Final = "Send less at once, or raise max_packet_size."
-_STATEMENT_HINT: Final = "Send what is long as a parameter."
+_STATEMENT_HINT: Final = "Send what is long as a parameter, or let the statement be the unnamed one."
 
 
 class Inbound:
@@ -71,15 +72,13 @@ class Inbound:
 
     def _partial(self, kind: int, length: int, data: bytes, pos: int) -> bytes:
         there = len(data) - pos
-        if kind == PARSE:
-            if length > _MAX_STATEMENT:
-                missing = length + 1 - there
-                raise _too_large(kind, length, missing, f"the longest statement = {_MAX_STATEMENT}", _STATEMENT_HINT)
-            self._hold(data[pos:], length + 1)
-        elif length < _COLLECT:
+        if length < _COLLECT or (kind == PARSE and length <= LONGEST_KEPT):
             self._hold(data[pos:], length + 1)
         elif there < _BEGINNING:
             self._hold(data[pos:], _BEGINNING)
+        elif kind == PARSE and data[pos + HEADER_SIZE]:
+            detail = f"the longest statement with a name = {LONGEST_KEPT}"
+            raise _too_large(kind, length, length + 1 - there, detail, _STATEMENT_HINT)
         else:
             self.rest = length + 1 - there
             return data

@@ -6,14 +6,15 @@ client's own bytes but for what is put in their place, or before them; each requ
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from pgtrunk.wire import backend as server
 from pgtrunk.wire import frontend as client
 from pgtrunk_gateway.session import owed
 from pgtrunk_gateway.session.names import Names
 from pgtrunk_gateway.session.owed import Parsing
 from pgtrunk_gateway.session.sql_statements import MADE, MAKES, Made
-from pgtrunk_gateway.session.statements import Statement
+from pgtrunk_gateway.session.statements import Statement, Unkept
 from pgtrunk_gateway.stats.counters import PoolStats
 
 if TYPE_CHECKING:
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.session.statements import Catalogue
 
 __all__ = ["Preparing"]
+
+_UNKEPT: Final = server.error(
+    "26000",
+    "the unnamed prepared statement was too long to be kept",
+    severity="ERROR",
+    detail="The server connection that has it serves another session now, or has had an error since.",
+    hint="Send Bind in the same batch as Parse, or in the same transaction.",
+)
 
 
 class Preparing(Names):
@@ -73,7 +82,7 @@ class Preparing(Names):
             # The Parse of an earlier batch that has not been answered may fail.
             replies.unnamed, replies.unnamed_batch = statement, replies.batch
             self._plain = False
-            self._owe(owed.HIDDEN_PARSE)
+            self._owe(owed.HIDDEN_PARSE if type(statement) is not Unkept else owed.Refused(b"1", None, _UNKEPT))
             self._cut(data, pos, statement.parse)
         return statement
 

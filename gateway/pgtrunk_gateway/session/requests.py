@@ -29,7 +29,7 @@ from pgtrunk_gateway.session.shapes import EXECUTION, OTHER, QUERY, describes
 from pgtrunk_gateway.session.skipping import batch_end
 from pgtrunk_gateway.session.sql.text import glance, is_ordinary
 from pgtrunk_gateway.session.sql_statements import Template
-from pgtrunk_gateway.session.statements import Statement, foreign
+from pgtrunk_gateway.session.statements import Statement, Unkept, foreign
 from pgtrunk_gateway.session.tracing import FAILS, refusal
 
 if TYPE_CHECKING:
@@ -222,6 +222,13 @@ class Requests(Commanding):
         if name is None or (name and not self.tracked):
             if name is None or not self._leaves_by_any_name(data, pos, body_at, end, replies):
                 self._owe(owed.PARSE)
+            return
+        if end > len(data):
+            # It is unnamed then (see Inbound), and not kept; so the backend is, until the client has used it.
+            self._only_prepares = False
+            unkept = Unkept()
+            unkept.traces = self._read(data, body_at, end - 1).traces or None
+            self._name_unnamed(unkept, unkept, replies)
             return
         body = data[body_at:end]
         named = self._statement(name, body, data, body_at, end)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.session.parameters import Profile
     from pgtrunk_gateway.session.sql.traces import Traces
 
-__all__ = ["Catalogue", "Prepared", "Statement", "foreign"]
+__all__ = ["Catalogue", "Prepared", "Statement", "Unkept", "foreign"]
 
 _DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _UNKNOWN: Final = -(1 << 62)
@@ -56,6 +56,16 @@ class Statement:
 
     def __repr__(self) -> str:
         return f"<Statement {self.name.decode()!r} {self.body[:40]!r}>"
+
+
+class Unkept(Statement):
+    """An unnamed statement whose text is too long to be kept: another backend than the one that has it gets none."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        # Postgres reads no further than the first word.
+        super().__init__(b"", b"pgtrunk has not kept this statement\0\0\0")
 
 
 def foreign(name: bytes) -> bytes:
