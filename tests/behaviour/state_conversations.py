@@ -255,8 +255,8 @@ STATES: Final[dict[str, list[Step]]] = {
         said(b"close all"),
     ],
     "sequences, in one transaction": [
-        said(b"create sequence own_numbers"),
-        said(b"begin; select nextval('own_numbers'), nextval('own_numbers')"),
+        said(b"begin; create sequence own_numbers"),
+        said(b"select nextval('own_numbers'), nextval('own_numbers')"),
         said(b"select currval('own_numbers'), lastval(), setval('own_numbers', 9)"),
         said(b"commit"),
         said(b"select nextval('own_numbers')"),
