@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from aioquic.quic import events
 from aioquic.quic.connection import QuicConnectionState
-from aioquic.quic.packet import QuicErrorCode
 
-from pgtrunk.errors import GatewayUnreachable, SessionLost, TrunkError
+from pgtrunk.errors import SessionLost
 
-from .alarm import Alarm
-from .ending import explain, show
+from .ending import show
 from .figures import Figures, read_figures
 from .hooks import nothing
+from .lifetime import Lifetime
 from .stream import Stream
 from .streams import HandshakeConfirmed
 from .transport import StreamTransport
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from typing import TypeVar, Unpack
 
     from aioquic.quic.connection import NetworkAddress
+
+    from pgtrunk.errors import TrunkError
 
     from .connection import Connection
     from .hooks import DriverHooks
@@ -41,7 +42,7 @@ __all__ = ["ConnectionDriver"]
 _ids = itertools.count(1)
 
 
-class ConnectionDriver:
+class ConnectionDriver(Lifetime):
     """One connection, from its first datagram to the end of its draining period.
 
     ``send(data, addr)`` puts a datagram on the wire. ``accept(transport)`` makes the protocol of each stream that the
@@ -60,15 +61,12 @@ class ConnectionDriver:
         extra: dict[str, Any] | None = None,
         **hooks: Unpack[DriverHooks],
     ) -> None:
+        super().__init__(quic, loop=loop, send=send)
         self.id = next(_ids)
         """For people: unique among the connections of this process."""
-        self.quic = quic
-        self.loop = loop
-        self.opened_at = loop.time()
         self.received = 0
         self.sent = 0
         """Bytes of datagrams."""
-        self.streams: dict[int, StreamTransport] = {}
         self.on_ready: Callable[[ConnectionDriver], object] = hooks.get("on_ready", nothing)
         self.on_confirmed: Callable[[ConnectionDriver], object] = hooks.get("on_confirmed", nothing)
         self.on_credit: Callable[[ConnectionDriver], object] = hooks.get("on_credit", nothing)
@@ -76,23 +74,11 @@ class ConnectionDriver:
         self.on_cid_retired: Callable[[bytes], object] = hooks.get("on_cid_retired", nothing)
         self.on_lost: Callable[[ConnectionDriver, TrunkError | None], object] = hooks.get("on_lost", nothing)
         self.on_closed: Callable[[ConnectionDriver, TrunkError | None], object] = hooks.get("on_closed", nothing)
-        self.error: TrunkError | None = None
-        self._send = send
         self._accept = accept
         self.extra = extra or {}
         self._flushing: list[StreamTransport] = []
         self._flush_due = False
-        self._alarm = Alarm(loop, self._on_timer)
-        self._is_ready = False
-        self._is_lost = False
-        self._is_closed = False
         self._credit = 0
-        self._close_datagrams: list[tuple[bytes, NetworkAddress]] = []
-        self._late_packets = 0
-        self._keeps_alive = quic.configuration.is_client
-        self._pinged_at = 0.0
-        self._ping_interval = quic.limits.idle_timeout / 3
-        self._handshake_deadline = self.opened_at + quic.limits.handshake_timeout
         quic.wake = self.touch
         quic.on_cid_issued = lambda cid: self.on_cid_issued(cid)
 
@@ -103,29 +89,9 @@ class ConnectionDriver:
     # -- state
 
     @property
-    def is_ready(self) -> bool:
-        """The handshake is complete, and the connection not lost."""
-        return self._is_ready and not self._is_lost
-
-    @property
-    def is_lost(self) -> bool:
-        """No stream can be opened any more."""
-        return self._is_lost
-
-    @property
-    def is_closed(self) -> bool:
-        """Nothing is sent or expected any more."""
-        return self._is_closed
-
-    @property
     def cids(self) -> list[bytes]:
         """The connection ids by which the peer may call us now."""
         return self.quic.host_cids
-
-    @property
-    def peername(self) -> NetworkAddress | None:
-        """The peer's address; it changes when the peer migrates."""
-        return self.quic.get_peer_address()
 
     @property
     def stream_credit(self) -> int:
@@ -150,11 +116,6 @@ class ConnectionDriver:
         return read_figures(self)
 
     # -- what owners do
-
-    def connect(self, addr: NetworkAddress) -> None:
-        """Start the handshake, as the client."""
-        self.quic.connect(addr, self.loop.time())
-        self.flush()
 
     def receive(self, data: bytes, addr: NetworkAddress) -> None:
         """Take in a datagram that is addressed to one of ``cids``."""
@@ -201,25 +162,6 @@ class ConnectionDriver:
             raise
         return transport, protocol
 
-    def close(self, code: int = QuicErrorCode.NO_ERROR, reason: str = "") -> None:
-        """Close the connection with an application error code; streams get SessionLost. Late packets are still
-        answered."""
-        if self._is_lost:
-            return
-        if not self.quic._network_paths:
-            self.abandon(None)
-            return
-        self.flush()
-        if not self._is_lost:
-            self.quic.close(code, reason_phrase=reason)
-            self._lose(None)
-            self.flush()
-
-    def abandon(self, error: TrunkError | None) -> None:
-        """Forget the connection without a word to the peer."""
-        self._lose(error)
-        self._finish()
-
     # -- what streams do
 
     def flush_then_drop(self, transport: StreamTransport) -> None:
@@ -260,14 +202,6 @@ class ConnectionDriver:
                 else:
                     self._flushing.append(transport)
         self._arm()
-
-    def _repeat_close(self) -> None:
-        """Answer a late packet with the close again (RFC 9000 section 10.2.1): the first may be lost. Ever more
-        rarely."""
-        self._late_packets += 1
-        if self._late_packets & (self._late_packets - 1) == 0:
-            for data, addr in self._close_datagrams:
-                self._send(data, addr)
 
     # -- events
 
@@ -325,68 +259,7 @@ class ConnectionDriver:
         if self.is_ready:
             self.on_credit(self)
 
-    # -- timers
-
-    def _arm(self) -> None:
-        at = self._next_wakeup()
-        if at is None or self._is_closed:
-            self._alarm.cancel()
-        else:
-            self._alarm.set(at)
-
-    def _next_wakeup(self) -> float | None:
-        at = self.quic.get_timer()
-        if not self._is_lost:
-            if not self._is_ready:
-                return self._handshake_deadline if at is None else min(at, self._handshake_deadline)
-            if at is not None and self._keeps_alive and self.streams:
-                return min(at, self._ping_at)
-        return at
-
-    @property
-    def _ping_at(self) -> float:
-        """When silence has lasted a third of the idle timeout."""
-        return max(self.quic.heard_at, self._pinged_at) + self._ping_interval
-
-    def _on_timer(self) -> None:
-        quic, now = self.quic, self.loop.time()
-        at = quic.get_timer()
-        if at is not None and now >= at:
-            quic.handle_timer(now)
-        if not (self._is_ready or self._is_lost) and now >= self._handshake_deadline:
-            self._give_up()
-        elif self._keeps_alive and self.streams and self._is_ready and now >= self._ping_at:
-            self._pinged_at = now
-            quic.send_ping(0)
-        self._process()
-        self.flush()
-
-    def _give_up(self) -> None:
-        error = GatewayUnreachable(
-            f"no QUIC connection with {show(self.peername)}: the handshake did not complete within "
-            f"{self.quic.limits.handshake_timeout:g} s (handshake_timeout)"
-        )
-        if self.quic._network_paths:
-            self.quic.close(QuicErrorCode.NO_ERROR, reason_phrase="handshake timeout")
-            self._lose(error)
-        else:
-            self.abandon(error)
-
     # -- the end
-
-    def _explain(self, event: events.ConnectionTerminated) -> TrunkError:
-        return explain(
-            event,
-            self.quic.limits,
-            self.peername,
-            by_peer=self.quic._state is QuicConnectionState.DRAINING,
-            is_ready=self._is_ready and self._is_admitted,
-        )
-
-    @property
-    def _is_admitted(self) -> bool:
-        """A client that was asked for a certificate has completed its handshake before that is looked at."""
-        return self.quic._handshake_confirmed or self.quic.tls._certificate_request is None
 
     def _lose(self, error: TrunkError | None) -> None:
         """No more streams: tell each of those there are, and the owner."""

@@ -1,0 +1,187 @@
+"""The life of one QUIC connection: its state, its timers, how it is opened and closed.
+
+The lower half of :class:`~pgtrunk.quic.driver.ConnectionDriver`, which has the streams, and what is sent and received.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aioquic.quic.connection import QuicConnectionState
+from aioquic.quic.packet import QuicErrorCode
+
+from pgtrunk.errors import GatewayUnreachable
+
+from .alarm import Alarm
+from .ending import explain, show
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from aioquic.quic import events
+    from aioquic.quic.connection import NetworkAddress
+
+    from pgtrunk.errors import TrunkError
+
+    from .connection import Connection
+    from .transport import StreamTransport
+
+__all__ = ["Lifetime"]
+
+
+class Lifetime:
+    """Opening, ready, lost, closed; in this order, and some may be left out."""
+
+    def __init__(
+        self, quic: Connection, *, loop: asyncio.AbstractEventLoop, send: Callable[[bytes, NetworkAddress], object]
+    ) -> None:
+        self.quic = quic
+        self.loop = loop
+        self.opened_at = loop.time()
+        self.streams: dict[int, StreamTransport] = {}
+        self.error: TrunkError | None = None
+        self._send = send
+        self._alarm = Alarm(loop, self._on_timer)
+        self._is_ready = False
+        self._is_lost = False
+        self._is_closed = False
+        self._close_datagrams: list[tuple[bytes, NetworkAddress]] = []
+        self._late_packets = 0
+        self._keeps_alive = quic.configuration.is_client
+        self._pinged_at = 0.0
+        self._ping_interval = quic.limits.idle_timeout / 3
+        self._handshake_deadline = self.opened_at + quic.limits.handshake_timeout
+
+    def flush(self) -> None:
+        """Send what is due, now."""
+        raise NotImplementedError
+
+    def _process(self) -> None:
+        """Take in what has come of it."""
+        raise NotImplementedError
+
+    def _lose(self, error: TrunkError | None) -> None:
+        """No more streams."""
+        raise NotImplementedError
+
+    def _finish(self) -> None:
+        """Nothing is sent or expected any more."""
+        raise NotImplementedError
+
+    # -- state
+
+    @property
+    def is_ready(self) -> bool:
+        """The handshake is complete, and the connection not lost."""
+        return self._is_ready and not self._is_lost
+
+    @property
+    def is_lost(self) -> bool:
+        """No stream can be opened any more."""
+        return self._is_lost
+
+    @property
+    def is_closed(self) -> bool:
+        """Nothing is sent or expected any more."""
+        return self._is_closed
+
+    @property
+    def peername(self) -> NetworkAddress | None:
+        """The peer's address; it changes when the peer migrates."""
+        return self.quic.get_peer_address()
+
+    # -- its beginning and end
+
+    def connect(self, addr: NetworkAddress) -> None:
+        """Start the handshake, as the client."""
+        self.quic.connect(addr, self.loop.time())
+        self.flush()
+
+    def close(self, code: int = QuicErrorCode.NO_ERROR, reason: str = "") -> None:
+        """Close the connection with an application error code; streams get SessionLost. Late packets are still
+        answered."""
+        if self._is_lost:
+            return
+        if not self.quic._network_paths:
+            self.abandon(None)
+            return
+        self.flush()
+        if not self._is_lost:
+            self.quic.close(code, reason_phrase=reason)
+            self._lose(None)
+            self.flush()
+
+    def abandon(self, error: TrunkError | None) -> None:
+        """Forget the connection without a word to the peer."""
+        self._lose(error)
+        self._finish()
+
+    def _repeat_close(self) -> None:
+        """Answer a late packet with the close again (RFC 9000 section 10.2.1): the first may be lost. Ever more
+        rarely."""
+        self._late_packets += 1
+        if self._late_packets & (self._late_packets - 1) == 0:
+            for data, addr in self._close_datagrams:
+                self._send(data, addr)
+
+    def _explain(self, event: events.ConnectionTerminated) -> TrunkError:
+        return explain(
+            event,
+            self.quic.limits,
+            self.peername,
+            by_peer=self.quic._state is QuicConnectionState.DRAINING,
+            is_ready=self._is_ready and self._is_admitted,
+        )
+
+    @property
+    def _is_admitted(self) -> bool:
+        """A client that was asked for a certificate has completed its handshake before that is looked at."""
+        return self.quic._handshake_confirmed or self.quic.tls._certificate_request is None
+
+    # -- timers
+
+    def _arm(self) -> None:
+        at = self._next_wakeup()
+        if at is None or self._is_closed:
+            self._alarm.cancel()
+        else:
+            self._alarm.set(at)
+
+    def _next_wakeup(self) -> float | None:
+        at = self.quic.get_timer()
+        if not self._is_lost:
+            if not self._is_ready:
+                return self._handshake_deadline if at is None else min(at, self._handshake_deadline)
+            if at is not None and self._keeps_alive and self.streams:
+                return min(at, self._ping_at)
+        return at
+
+    @property
+    def _ping_at(self) -> float:
+        """When silence has lasted a third of the idle timeout."""
+        return max(self.quic.heard_at, self._pinged_at) + self._ping_interval
+
+    def _on_timer(self) -> None:
+        quic, now = self.quic, self.loop.time()
+        at = quic.get_timer()
+        if at is not None and now >= at:
+            quic.handle_timer(now)
+        if not (self._is_ready or self._is_lost) and now >= self._handshake_deadline:
+            self._give_up()
+        elif self._keeps_alive and self.streams and self._is_ready and now >= self._ping_at:
+            self._pinged_at = now
+            quic.send_ping(0)
+        self._process()
+        self.flush()
+
+    def _give_up(self) -> None:
+        error = GatewayUnreachable(
+            f"no QUIC connection with {show(self.peername)}: the handshake did not complete within "
+            f"{self.quic.limits.handshake_timeout:g} s (handshake_timeout)"
+        )
+        if self.quic._network_paths:
+            self.quic.close(QuicErrorCode.NO_ERROR, reason_phrase="handshake timeout")
+            self._lose(error)
+        else:
+            self.abandon(error)
