@@ -70,11 +70,11 @@ DIFFERENCES: Final[dict[str, Difference]] = {
     ),
     "now(), the snapshot and the time limits of a transaction begin with what follows BEGIN": Difference(
         why="BEGIN by itself takes no backend, and travels with what follows it; lazy_begin = off sends it at once",
-        steps=[said(b"begin"), said(b"select statement_timestamp() - now() > '150 ms' as late")],
+        steps=[said(b"begin"), said(b"select statement_timestamp() - now() > '300 ms' as late")],
         theirs=[*row("late", BOOL, "t")[:3], "ReadyForQuery T"],
         ours=[*row("late", BOOL, "f")[:3], "ReadyForQuery T"],
         modes=("transaction",),
-        pause=0.3,
+        pause=0.6,
     ),
     "a transaction block ends the session": Difference(
         why="pool_mode = statement says that there are none",
