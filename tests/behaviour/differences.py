@@ -68,7 +68,7 @@ DIFFERENCES: Final[dict[str, Difference]] = {
         ours=["CommandComplete LISTEN", READY, f"{PINNED}LISTEN"],
         late="N",
     ),
-    "now(), the snapshot and the time limits of a transaction begin with what follows BEGIN": Difference(
+    "now(), the snapshot and Postgres' own time limits of a transaction begin with what follows BEGIN": Difference(
         why="BEGIN by itself takes no backend, and travels with what follows it; lazy_begin = off sends it at once",
         steps=[said(b"begin"), said(b"select statement_timestamp() - now() > '300 ms' as late")],
         theirs=[*row("late", BOOL, "t")[:3], "ReadyForQuery T"],
