@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import shutil
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from helpers.debian_postgres import DebianPostgres, debian_program
-from helpers.postgres import create_database, create_user
+from helpers.debian_site import site
 from helpers.session_states import play_pins, play_settings
-from helpers.site import DATABASE, PASSWORD, USER, Admin, Site
-from pgtrunk.certs import create_certificates
 
 if TYPE_CHECKING:
     from helpers.gateways import Start
 
 
-@pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
-    """As that of the other tests, but before PostgreSQL 15."""
-    debian_program("postgres")
-    folder = Path(tempfile.mkdtemp(prefix="e2e-"))
-    try:
-        certificates = create_certificates(folder / "certs", client_name=USER)
-        with DebianPostgres(certificates) as server:
-            asyncio.run(create_user(server, USER, PASSWORD))
-            asyncio.run(create_database(server, DATABASE, owner=USER))
-            admin = Admin(server)
-            try:
-                yield Site(server, certificates, folder, admin)
-            finally:
-                admin.close()
-    finally:
-        shutil.rmtree(folder)
+__all__ = ["site"]
 
 
 @pytest.mark.parametrize("size", [1, 3])
