@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from behaviour.differences import NO_BLOCKS
 from behaviour.fronts import Front
 from behaviour.portal_conversations import PLUS, call
 from behaviour.wire import lines, wires
@@ -59,7 +60,8 @@ async def test_the_next_query_is_answered_and_all_is_committed(
             ),
             start=1,
         ):
-            for data in asked:
+            # A block that is open when the query is answered is refused in statement mode: so all comes at once.
+            for data in (b"".join(asked),) if mode == "_statement" else asked:
                 session.send(data)
             assert session.kinds(await session.until_ready(told.count("Z"))) == told
             assert site.admin.value(f"SELECT count(*) FROM {numbers}") == count
@@ -76,6 +78,19 @@ async def test_so_it_is_where_the_query_fails(site: Site, fronts: dict[str, Fron
         assert session.kinds(await session.until_ready(2)) == "12CEZZI"
         assert site.admin.value(f"SELECT count(*) FROM {numbers}") == 0
         assert await session.ask(SELECT) == "TDCZI"
+
+
+@pytest.mark.parametrize("through", THROUGH)
+async def test_statement_mode_has_no_place_for_such_a_block(
+    site: Site, fronts: dict[str, Front], numbers: str, through: str
+) -> None:
+    """Without its Sync, the query leaves a transaction open, and that is over with the session."""
+    async with wires(fronts[through]) as wire:
+        session, other = await wire.log_in(DATABASE + "_statement"), await wire.log_in(DATABASE + "_statement")
+        session.send(insert(numbers) + FLUSH + SELECT)
+        assert lines(await session.until("E"))[-1].startswith(NO_BLOCKS)
+        assert await other.ask(SELECT) == "TDCZI"
+        assert site.admin.value(f"SELECT count(*) FROM {numbers}") == 0
 
 
 async def test_what_postgres_itself_does(fronts: dict[str, Front], numbers: str) -> None:

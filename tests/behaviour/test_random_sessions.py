@@ -26,6 +26,7 @@ from behaviour.wire import Wire, lines
 from helpers.postgres import create_database
 from helpers.processes import gateway_process
 from helpers.site import USER, Admin
+from pgtrunk.wire.frontend import query
 
 if TYPE_CHECKING:
     from behaviour.improvised import Flight
@@ -87,9 +88,7 @@ class Company:
         """Holds it on both sides. When they differ, the next one has connections of its own."""
         try:
             if not self._pairs:
-                for startup in STARTUPS:
-                    session = await self._shared.log_in(SHARED, **startup)
-                    self._pairs.append((session, await self._direct.log_in(OWN, **startup)))
+                await self._open()
             for at, (who, flight) in enumerate(conversation):
                 await self._exchange(who, flight, f"flight {at} of {conversation}")
             for last in (closing, ending):
@@ -97,6 +96,14 @@ class Company:
         except BaseException:
             self.close()
             raise
+
+    async def _open(self) -> None:
+        for number, startup in enumerate(STARTUPS):
+            pair = await self._shared.log_in(SHARED, **startup), await self._direct.log_in(OWN, **startup)
+            self._pairs.append(pair)
+            for session in pair:
+                # What there is may be of one that has failed.
+                await session.ask(query(b"truncate own_%d" % number))
 
     async def _exchange(self, who: int, flight: Flight, of: str) -> None:
         failed = self._failed[who]
