@@ -37,6 +37,7 @@ __all__ = [
     # life of the gateway
     "ShuttingDown",
     "CannotConnectNow",
+    "WorkerLost",
     # towards Postgres
     "BackendUnavailable",
     "BackendLost",
@@ -221,6 +222,14 @@ class CannotConnectNow(GatewayError):
 
     sqlstate = "57P03"
     default = "pooler is not accepting connections"
+
+
+class WorkerLost(GatewayError):
+    """Another process of the fleet has gone, or does not answer."""
+
+    sqlstate = "58000"
+    severity: Severity = "ERROR"
+    default = "a worker of the fleet has gone"
 
 
 class BackendUnavailable(GatewayError):
