@@ -21,6 +21,7 @@ from helpers.state_diagram import redrawn
 from pgtrunk_gateway import errors
 from pgtrunk_gateway.config.keys import DATABASE as DATABASE_KEYS
 from pgtrunk_gateway.config.keys import MAIN
+from pgtrunk_gateway.config.keys import PEER as PEER_KEYS
 from pgtrunk_gateway.config.keys import USER as USER_KEYS
 from pgtrunk_gateway.config.load import load
 from pgtrunk_gateway.session.parameters import TRACKED
@@ -30,7 +31,7 @@ ARCHITECTURE = DOCUMENTS["ARCHITECTURE.md"]
 FOREIGN = ("asyncio", "asyncpg")
 """Packages of others whose names the documents use."""
 NOT_OURS = {"executemany", "fetchval", "pgbouncer", "psql", "pgbench", "skipif", "python3", "hdrhistogram"}
-KEYS = {*MAIN, *DATABASE_KEYS, *USER_KEYS, *TRACKED}
+KEYS = {*MAIN, *DATABASE_KEYS, *USER_KEYS, *PEER_KEYS, *TRACKED}
 """Of gateway.ini, and Postgres' own that a session keeps."""
 ASYNCPG = {*inspect.signature(asyncpg.create_pool).parameters, *inspect.signature(asyncpg.connect).parameters}
 ASYNCPG |= {*inspect.signature(asyncpg.Pool.acquire).parameters, "acquire"}
@@ -68,6 +69,7 @@ def test_the_table_of_keys_is_complete() -> None:
     told = {name: set(re.findall(r"`(\w+)`", row)) for name, row in rows}
     assert told.pop("in `[databases]`") == {key.name for key in DATABASE_KEYS.values() if key.acted_on}
     assert told.pop("in `[users]`") == {key.name for key in USER_KEYS.values() if key.acted_on}
+    assert told.pop("in `[peers]`") == {key.name for key in PEER_KEYS.values() if key.acted_on}
     assert set(chain(*told.values())) == {key.name for key in MAIN.values() if key.acted_on}
 
 

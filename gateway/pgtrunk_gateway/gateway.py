@@ -15,9 +15,18 @@ from typing import TYPE_CHECKING
 
 from pgtrunk_gateway.auth import LoginLimiter
 from pgtrunk_gateway.cancel.dispatch import Dispatcher
+from pgtrunk_gateway.cancel.peer import peers_of
 from pgtrunk_gateway.console.console import Console
+from pgtrunk_gateway.console.view import ALONE, Place
 from pgtrunk_gateway.derive import KeyDeriver
 from pgtrunk_gateway.errors import ShuttingDown
+from pgtrunk_gateway.fleet.cancels import SiblingCancels
+from pgtrunk_gateway.fleet.deeds import Deeds
+from pgtrunk_gateway.fleet.orphans import Orphans
+from pgtrunk_gateway.fleet.purse import Purse
+from pgtrunk_gateway.fleet.standing import Standing
+from pgtrunk_gateway.fleet.turnstile import Turnstile
+from pgtrunk_gateway.fleet.voice import Voice
 from pgtrunk_gateway.fronts.opening import open_fronts
 from pgtrunk_gateway.fronts.quic import QuicFront
 from pgtrunk_gateway.fronts.tcp import check_tuning, tcp_tuner
@@ -35,7 +44,9 @@ from pgtrunk_gateway.tls import TlsKeeper
 if TYPE_CHECKING:
     from pgtrunk_gateway.config.load import Loaded
     from pgtrunk_gateway.config.settings import Config
+    from pgtrunk_gateway.fleet.fleet import Fleet
     from pgtrunk_gateway.fronts.front import Front
+    from pgtrunk_gateway.pool.target import Target
 
 __all__ = ["Gateway"]
 
@@ -49,11 +60,14 @@ class Gateway:
     """One gateway process. ``async with Gateway(loaded)`` starts it, and closes it at once at the end.
 
     ``open_log``: how a reload gets the log that the configuration asks for; without it the log stays as it is.
+    ``fleet``: where the gateway is one of several workers; without it it is the only one, and listens itself.
     """
 
-    def __init__(self, loaded: Loaded, open_log: OpenLog | None = None) -> None:
+    def __init__(self, loaded: Loaded, open_log: OpenLog | None = None, fleet: Fleet | None = None) -> None:
         self.loaded = loaded
         """What is in force; a reload puts another in its place."""
+        self.fleet = fleet
+        """The others, where there are any."""
         config = loaded.config
         self.fronts: list[Front] = []
         self.derive = KeyDeriver()
@@ -62,22 +76,23 @@ class Gateway:
         userlist = read_userlist(config.auth_file)
         tls = TlsKeeper()
         tls.reload(loaded)
-        self.pools = Pools(config, userlist, derive=self.derive, tune=self._tune, tls=tls.server)
+        purse = None if fleet is None else Purse(fleet.member.bus, tune=self._tune)
+        self.pools = Pools(config, userlist, derive=self.derive, tune=self._tune, tls=tls.server, purse=purse)
         self.cancels = Dispatcher(
             peer_id=config.peer_id,
             random=os.urandom,
             timeout=config.cancel_wait_timeout,
             tune=self._tune,
-            long_keys=not config.peers,
             limiter=LoginLimiter(config.login_failure_limit, config.login_failure_window),
-            peers=config.peers,
+            peers=peers_of(config, tls.peer),
         )
         self.context = Context(
             config=config,
             catalogue=Catalogue(),
-            policy=login_policy(config, userlist, os.urandom(32)),
+            policy=login_policy(config, userlist, os.urandom(32) if fleet is None else fleet.charter.secrets.mock_key),
             limiter=LoginLimiter(config.login_failure_limit, config.login_failure_window),
             cancels=self.cancels,
+            lanes=self.cancels.lanes,
             derive=self.derive,
             pool=self.pools.get,
             tls=tls,
@@ -87,12 +102,18 @@ class Gateway:
         self.lookups = Lookups(
             config=lambda: self.context.config,
             target=self.pools.target,
+            host=self.pools.hosts.of,
             disabled=lambda name: (state := self.pools.databases.get(name)) is not None and state.disabled,
             derive=self.derive,
             tune=self._tune,
         )
         self.context.lookup = self.lookups.find
         self.context.replicate = take_over
+        if fleet is not None:
+            self.context.counted = fleet.count_sessions
+            SiblingCancels(fleet.member, self.cancels)
+            self.context.tally.turnstile = Turnstile(fleet.member.bus)
+            Orphans(fleet.member.bus, self._target, tune=self._tune)
         self.stopping = Stopping(self)
         self.operations = GatewayOperations(self, open_log)
         self.console = Console(
@@ -101,8 +122,15 @@ class Gateway:
             pools=self.pools,
             fronts=lambda: self.fronts,
             loaded=lambda: self.loaded,
+            place=ALONE if fleet is None else Place(fleet.index, fleet.charter.generation),
         )
         self.context.console = self.console
+        self.voice: Voice | None = None
+        self.deeds: Deeds | None = None
+        """What the console says and does for the others, and they for it."""
+        if fleet is not None:
+            self.console.others = self.voice = Voice(self, fleet.member, fleet.board)
+            self.deeds = Deeds(self, fleet.member.bus, fleet.index, Standing.from_body(fleet.charter.standing))
         self._closed = False
 
     @property
@@ -122,16 +150,31 @@ class Gateway:
     async def start(self) -> None:
         """Opens the fronts and what min_pool_size asks for. Raises :class:`ConfigError` where a front cannot open."""
         try:
-            self.fronts = await open_fronts(self.loaded, self._session, self._tune)
+            self.fronts = await open_fronts(self.loaded, self._session, self._tune, self.fleet)
+            if self.deeds is not None:
+                # The fleet may have changed since the charter.
+                await self.deeds.join()
         except BaseException:
             await self.close()
             raise
-        for warning in self.context.tls.warnings:
-            log.warning("%s", warning)
-        for front in self.fronts:
-            log.info("listening on %s: %s", front.name, ", ".join(front.addresses))
+        if self.fleet is None or self.fleet.leads:
+            self._tell_start()
         self.pools.start()
         self.console.start()
+        if self.voice is not None:
+            self.voice.start()
+
+    def _tell_start(self) -> None:
+        for warning in self.context.tls.warnings:
+            log.warning("%s", warning)
+        if self.fleet is None:
+            for front in self.fronts:
+                log.info("listening on %s: %s", front.name, ", ".join(front.addresses))
+
+    def _target(self, database: str, user: str) -> Target | None:
+        """Where ``user`` of the server has connections for ``database``; None: nowhere any more."""
+        entry = self.config.database(database)
+        return None if entry is None else self.pools.target(entry, user)
 
     def _session(self, front: str) -> Session:
         return Session(self.context, front)
@@ -178,9 +221,14 @@ class Gateway:
         for session in list(self.context.sessions):
             session.kill()
         await self.console.close(_LAST_WORDS)
+        if self.voice is not None and self.deeds is not None:
+            self.voice.close()
+            self.deeds.close()
         # What ran for them ends with them: Postgres would not notice before it has something to say.
         await self.cancels.close(_LAST_WORDS)
         await self.pools.close(ShuttingDown())
+        if self.context.tally.turnstile is not None:
+            await self.context.tally.turnstile.close()
         await self.lookups.close()
         await self.context.sessions_end(_LAST_WORDS)
         for session in list(self.context.sessions):

@@ -15,8 +15,12 @@ from pgtrunk_gateway.auth import LoginLimiter
 from pgtrunk_gateway.cancel.dispatch import Dispatcher
 from pgtrunk_gateway.cancel.keys import CancelKey, mint
 from pgtrunk_gateway.cancel.outcome import Outcome
+from pgtrunk_gateway.cancel.peer import Peer
+from pgtrunk_gateway.pool.target import Target
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pgtrunk_gateway.pool.backend import Backend
 
 HERE, ELSEWHERE = "192.0.2.1", "192.0.2.2"
@@ -36,9 +40,17 @@ class Session:
 def _ignore(*_: Any) -> None: ...
 
 
-def dispatcher(timeout: float = 10.0, *, limit: int = 10, peers: tuple[int, ...] = (), peer_id: int = 0) -> Dispatcher:
+def dispatcher(
+    timeout: float = 10.0, *, limit: int = 10, peers: Mapping[int, Peer] | None = None, peer_id: int = 0
+) -> Dispatcher:
     limiter = LoginLimiter(limit, 3600.0)
-    return Dispatcher(peer_id=peer_id, random=os.urandom, timeout=timeout, tune=_ignore, limiter=limiter, peers=peers)
+    return Dispatcher(
+        peer_id=peer_id, random=os.urandom, timeout=timeout, tune=_ignore, limiter=limiter, peers=peers or {}
+    )
+
+
+def peer(number: int, port: int) -> Peer:
+    return Peer(number, Target(host="127.0.0.1", port=port, dbname="", user=""), 20)
 
 
 def counted(cancels: Dispatcher, **expected: int) -> bool:
@@ -135,7 +147,7 @@ async def test_what_a_client_has_left_is_asked_to_end_until_it_does() -> None:
         cancels.cancel(backend)
         await until(lambda: len(server.requests) >= 3)
         backend.replies.queue.clear()
-        await until(lambda: not cancels._chases and not len(cancels))
+        await until(lambda: not cancels._chaser.tasks and not len(cancels))
         await until(lambda: len([request for request in server.requests if request]) == cancels.sent)
     assert counted(cancels)
 
@@ -213,14 +225,16 @@ async def test_a_key_that_has_been_right_is_no_guess() -> None:
 
 async def test_nor_is_one_of_a_peer() -> None:
     """Where several share a port, most cancels come to the wrong one. That of nobody who is known counts."""
-    cancels = dispatcher(limit=3, peers=(1, 2), peer_id=1)
-    for _ in range(100):
-        await cancels.serve(request_of(mint(2, os.urandom(8))), HERE)
-    assert counted(cancels, unknown=100)
+    async with cancel_server() as server:
+        server.may_close.set()
+        cancels = dispatcher(limit=3, peers={2: peer(2, server.port)}, peer_id=1)
+        for _ in range(100):
+            await cancels.serve(request_of(mint(2, os.urandom(8))), HERE)
+    assert counted(cancels, forwarded=100)
     for _ in range(100):
         await cancels.serve(request_of(mint(1, os.urandom(8))), HERE)
         await cancels.serve(request_of(mint(3, os.urandom(8))), ELSEWHERE)
-    assert counted(cancels, unknown=106, limited=194)
+    assert counted(cancels, forwarded=100, unknown=6, limited=194)
 
 
 async def test_no_limit() -> None:
@@ -233,11 +247,11 @@ async def test_no_limit() -> None:
 
 async def test_a_reload() -> None:
     cancels = dispatcher(limit=0)
-    cancels.configure(peer_id=5, timeout=0.05, failures=2, window=3600.0, peers=(6,))
+    cancels.configure(peer_id=5, timeout=0.05, failures=2, window=3600.0)
     for _ in range(5):
-        await cancels.serve(request_of(mint(6, os.urandom(8))), HERE)
+        await cancels.serve(wrong(), None)
         await cancels.serve(wrong(), HERE)
-    assert counted(cancels, unknown=4, limited=6)
+    assert counted(cancels, unknown=7, limited=3)
     async with cancel_server() as server:
         backend = running_backend(server.port)
         await cancels.serve(request_of(cancels.register(Session(backend))), ELSEWHERE)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+import pytest
+
 from pgtrunk_gateway.cancel.ended import EndedKeys
-from pgtrunk_gateway.cancel.keys import CancelKey
+from pgtrunk_gateway.cancel.keys import KEY_OCTETS, LONG_KEY_OCTETS, CancelKey, forwarded, mint
 
 
 def test_the_last_are_remembered() -> None:
@@ -22,3 +26,14 @@ def test_one_that_comes_twice_counts_once() -> None:
     for _ in range(3):
         ended.add(CancelKey(7, b"abcd"))
     assert len(ended) == 1
+
+
+@pytest.mark.parametrize("octets", [KEY_OCTETS, LONG_KEY_OCTETS], ids=["3.0", "3.2"])
+def test_one_that_comes_by_peers_is_known_too(octets: int) -> None:
+    ended = EndedKeys()
+    key = mint(7, os.urandom(octets))
+    ended.add(key)
+    secret = key.secret
+    for _ in range(3):
+        secret = forwarded(secret)
+        assert ended.has(key.pid, secret)

@@ -8,7 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgtrunk_gateway.cancel.keys import KEY_OCTETS, LONG_KEY_OCTETS, CancelKey, is_secret, mint, peer_of
+from pgtrunk.wire.startup import PROTOCOL_3_0, PROTOCOL_3_2
+from pgtrunk_gateway.cancel.keys import (
+    KEY_OCTETS,
+    LONG_KEY_OCTETS,
+    CancelKey,
+    as_minted,
+    forwarded,
+    hops,
+    is_secret,
+    mint,
+    peer_of,
+    protocol_of,
+)
 from pgtrunk_gateway.cancel.registry import Registry
 
 LENGTHS = pytest.mark.parametrize("long", [False, True], ids=["3.0", "3.2"])
@@ -60,8 +72,8 @@ def test_a_key_finds_its_session_and_no_other_does(long: bool) -> None:
 def test_hops_are_counted_in_a_short_secret_and_not_in_a_long_one() -> None:
     for octets, told in ((KEY_OCTETS, True), (LONG_KEY_OCTETS, False)):
         key = mint(7, b"\xff" * octets)
-        for hops in range(3):
-            assert is_secret(key, key.secret[:-1] + bytes([0xFC | hops])) is told
+        for left in range(3):
+            assert is_secret(key, key.secret[:-1] + bytes([0xFC | left])) is told
 
 
 def test_where_a_peer_may_be_a_pgbouncer_all_secrets_are_short() -> None:
@@ -93,3 +105,38 @@ def test_there_are_keys_for_more_sessions_than_pids() -> None:
     keys = [registry.register(number) for number in range(40_000)]
     assert len({key.pid for key in keys}) <= 1 << 15
     assert registry.find(keys[-1].pid, keys[-1].secret) == 39_999
+
+
+# -- on the way between peers ------------------------------------------------------------------------------------------
+
+
+@LENGTHS
+def test_a_request_can_be_forwarded_three_times(long: bool) -> None:
+    key = mint(7, os.urandom(LONG_KEY_OCTETS if long else KEY_OCTETS))
+    secret, seen = key.secret, [key.secret]
+    for left in (3, 2, 1):
+        assert hops(secret) == left
+        secret = forwarded(secret)
+        seen.append(secret)
+    assert hops(secret) == 0
+    assert {as_minted(each) for each in seen} == {key.secret}
+    assert len(set(seen)) == 4
+    assert {protocol_of(each) for each in seen} == {PROTOCOL_3_2 if long else PROTOCOL_3_0}
+
+
+def test_hops_are_counted_as_pgbouncer_counts_them() -> None:
+    """It takes 1 from the last octet, whose lowest two bits they are."""
+    for octet in range(256):
+        secret = bytes([1, 2, 3, octet])
+        assert hops(secret) == octet & 3
+        if octet & 3:
+            assert forwarded(secret) == bytes([1, 2, 3, octet - 1])
+        assert as_minted(secret) == bytes([1, 2, 3, octet | 3])
+
+
+@pytest.mark.parametrize(
+    "secret", [b"", b"abc", b"abcde", bytes(31), bytes(32) + b"\3", bytes(32) + b"\xff", bytes(256)]
+)
+def test_what_no_gateway_has_minted_is_not_forwarded(secret: bytes) -> None:
+    assert (hops(secret), protocol_of(secret)) == (0, None)
+    assert as_minted(secret) == secret

@@ -33,8 +33,11 @@ NEEDS_RESTART = {
 }
 
 
-OF_A_DATABASE = {f"server_tls_{name}" for name in ("sslmode", "ca_file", "cert_file", "key_file")}
+TLS_OF_A_DATABASE = {f"server_tls_{name}" for name in ("sslmode", "ca_file", "cert_file", "key_file")}
 """Which PgBouncer has for all databases together only."""
+OF_A_PEER = TLS_OF_A_DATABASE | {"long_keys"}
+"""PgBouncer speaks to all of its peers in clear, and 3.0."""
+OF_A_DATABASE = TLS_OF_A_DATABASE | {"patroni", "target_session_attrs"}
 
 
 @pytest.mark.parametrize("key", ALL, ids=lambda key: key.name)
@@ -63,14 +66,14 @@ def test_no_key_is_listed_twice() -> None:
 
 
 def test_only_our_keys_are_ours() -> None:
-    assert {key.name for key in ALL if key.ours} == {key.name for key in keys_ours.KEYS} | OF_A_DATABASE
+    assert {key.name for key in ALL if key.ours} == {key.name for key in keys_ours.KEYS} | OF_A_DATABASE | OF_A_PEER
 
 
 def test_entries_have_all_of_pgbouncers_keys() -> None:
     assert {section: len(keys) for section, keys in ENTRY_SECTIONS.items()} == {
         "databases": 23 + len(OF_A_DATABASE),
         "users": 10,
-        "peers": 3,
+        "peers": 3 + len(OF_A_PEER),
     }
 
 
@@ -78,7 +81,7 @@ def test_entries_have_all_of_pgbouncers_keys() -> None:
     ("settings", "keys", "others"),
     [
         (Config, MAIN, {"databases", "any_database", "users", "peers"}),
-        (DatabaseConfig, DATABASE, {"name"}),
+        (DatabaseConfig, DATABASE, {"name", "others"}),
         (UserConfig, USER, {"name"}),
         (PeerConfig, PEER, {"peer_id"}),
     ],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pgtrunk_gateway.config import Config, DatabaseConfig, InvalidConfig, Loaded, PeerConfig, UserConfig, load
+from pgtrunk_gateway.config.entries import Place
 from pgtrunk_gateway.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ server_lifetime=60 query_wait_timeout=0 pool_mode=transaction
         app = pool_size=2 query_wait_timeout=1 idle_transaction_timeout=7
         [peers]
         1 = host=/tmp/one
-        2 = host=two port=6000 pool_size=9
+        2 = host=two port=6000 pool_size=9 long_keys=1 server_tls_sslmode=verify-full
         """
     ).config
     assert (config.listen_addr, config.listen_port, config.query_wait_timeout) == (("127.0.0.1", "::1"), 7000, 2.5)
@@ -93,6 +94,7 @@ server_lifetime=60 query_wait_timeout=0 pool_mode=transaction
         dbname="d",
         host="db.example",
         port=5433,
+        others=(Place("db2.example", 5433),),
         user="u",
         password="p w",
         pool_size=3,
@@ -107,7 +109,7 @@ server_lifetime=60 query_wait_timeout=0 pool_mode=transaction
     }
     assert config.peers == {
         1: PeerConfig(peer_id=1, host="/tmp/one"),
-        2: PeerConfig(peer_id=2, host="two", port=6000, pool_size=9),
+        2: PeerConfig(peer_id=2, host="two", port=6000, pool_size=9, long_keys=True, server_tls_sslmode="verify-full"),
     }
 
 
@@ -185,6 +187,10 @@ def test_without_a_certificate_there_is_no_quic() -> None:
             "[databases] x = server_tls_ca_file=none",
             'database "x": server_tls_ca_file: cannot read "none": No such file or directory',
         ),
+        (
+            "[peers] 1 = host=x server_tls_ca_file=none",
+            'peer "1": server_tls_ca_file: cannot read "none": No such file or directory',
+        ),
         ("unix_socket_dir = /none", 'unix_socket_dir: "/none" does not exist; ' + NO_SOCKET),
         ("unix_socket_dir = users.txt", 'unix_socket_dir: "users.txt" is not a directory; ' + NO_SOCKET),
         ("unix_socket_group = no such", 'unix_socket_group: this system has no group "no such"'),
@@ -196,6 +202,7 @@ def test_without_a_certificate_there_is_no_quic() -> None:
         ("auth_type = cert", f"auth_type is cert, but no client has to show one: set {NEEDS_CERTIFICATE}"),
         ("server_tls_key_file = users.txt", f"server_tls_cert_file {EACH_OTHER}"),
         ("[databases] x = server_tls_cert_file=users.txt", f'database "x": server_tls_cert_file {EACH_OTHER}'),
+        ("[peers] 1 = host=x server_tls_cert_file=users.txt", f'peer "1": server_tls_cert_file {EACH_OTHER}'),
     ],
 )
 def test_error(line: str, message: str) -> None:
@@ -347,14 +354,8 @@ def test_abstract_sockets_have_no_directory() -> None:
         ("disable_pqexec = 0", "disable_pqexec: known, not acted on yet", False),
         ("auth_query = select 1", "auth_query: not used without auth_user", True),
         ("[databases] x = auth_query='select 1'", 'database "x": auth_query: not used without auth_user', True),
-        (
-            "[databases] x = load_balance_hosts=disable",
-            'database "x": load_balance_hosts: known, not acted on yet',
-            False,
-        ),
-        ("[databases] x = host=a,b", 'database "x": host: a list is not acted on yet, only "a" is used', True),
         ("[databases] x = password=p", 'database "x": password: not used without user=', True),
-        ("[peers] 1 = host=x", 'peer "1": known, not acted on yet', False),
+        ("[peers] 1 = host=x", 'peer "1": no cancel is forwarded to it without peer_id', True),
     ],
 )
 def test_remark(line: str, remark: str, serious: bool) -> None:
@@ -362,11 +363,9 @@ def test_remark(line: str, remark: str, serious: bool) -> None:
 
 
 def test_one_remark_per_key_however_often_it_is_set() -> None:
-    hosts = "load_balance_hosts=disable load_balance_hosts=round-robin"
-    text = MINIMAL + f"syslog = 0\nsyslog = 1\n[databases]\nx = {hosts}\n"
+    text = MINIMAL + "syslog = 0\nsyslog = 1\n"
     assert remarks_of(text) == [
         ("g.ini:6: syslog: known, not acted on yet", False),
-        ('g.ini:8: database "x": load_balance_hosts: known, not acted on yet', False),
     ]
 
 
@@ -427,3 +426,71 @@ def test_errors_that_come_to_light_later_have_their_line_too() -> None:
     assert (
         str(load_text(MINIMAL).error("listen_port", "port 6432 is taken")) == "g.ini: listen_port: port 6432 is taken"
     )
+
+
+# -- lists of hosts
+
+
+@pytest.mark.parametrize(
+    ("entry", "places"),
+    [
+        ("host=a", [("a", 5432)]),
+        ("host=a,b", [("a", 5432), ("b", 5432)]),
+        ("host=a,b port=1", [("a", 1), ("b", 1)]),
+        ("host=a,/run/b,::1 port=1,2,3", [("a", 1), ("/run/b", 2), ("::1", 3)]),
+        ("host='a, b' port='1, 2'", [("a", 1), ("b", 2)]),
+        ("host=a,b patroni=http://p:8008", [("a", 5432), ("b", 5432)]),
+        ("patroni=http://p:8008", []),
+    ],
+)
+def test_places(entry: str, places: list[tuple[str, int]]) -> None:
+    database = load_text(MINIMAL + f"[databases]\nx = {entry}\n").config.databases["x"]
+    assert list(database.places) == places
+
+
+def test_what_is_wanted_of_a_list() -> None:
+    text = """[databases]
+    plain = host=a,b
+    followed = patroni=https://p1,http://p2:8008
+    chosen = host=a,b load_balance_hosts=disable target_session_attrs=Prefer-Standby
+    """
+    databases = load_text(MINIMAL + text).config.databases
+    assert (databases["plain"].load_balance_hosts, databases["plain"].session_attrs) == ("round-robin", "any")
+    assert databases["followed"].patroni == ("https://p1", "http://p2:8008")
+    assert databases["followed"].session_attrs == "primary"
+    chosen = databases["chosen"]
+    assert (chosen.load_balance_hosts, chosen.session_attrs) == ("disable", "prefer-standby")
+
+
+@pytest.mark.parametrize(
+    ("entry", "error"),
+    [
+        ("host=a,b port=1,2,3", "port: 3 ports for 2 hosts; give one for all, or one for each"),
+        ("port=1,2", "port: 2 ports for no hosts; give one for all, or one for each"),
+        ("host=a port=1,2", "port: 2 ports for 1 hosts; give one for all, or one for each"),
+        ("host=a port=1,x", 'port: bad value "x": expected a whole number from 1 to 65535'),
+        (
+            "host=a target_session_attrs=master",
+            'target_session_attrs: bad value "master": expected one of any, read-write, read-only, primary, standby, '
+            "prefer-standby",
+        ),
+        *(
+            (
+                f"patroni={url}",
+                f'patroni: bad value "{url}": expected URLs such as http://db1.example:8008, with commas between them',
+            )
+            for url in (
+                "p:8008",
+                "ftp://p",
+                "http://",
+                "http://p:x",
+                "http://p:0",
+                "http://u:w@p",
+                "http://p/cluster",
+                "http://p?a",
+            )
+        ),
+    ],
+)
+def test_lists_that_are_wrong(entry: str, error: str) -> None:
+    assert errors_of(MINIMAL + f"[databases]\nx = {entry}\n") == [f'g.ini:6: database "x": {error}']

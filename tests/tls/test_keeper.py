@@ -249,3 +249,26 @@ def test_a_reload_that_fails_leaves_all_as_it_was(files: Files) -> None:
         keeper.reload(loaded)
     assert keeper.door is before
     assert keeper.server(loaded.config.databases["shop"]) is not None
+
+
+# -- peers -------------------------------------------------------------------------------------------------------------
+
+
+def test_peers_are_spoken_to_in_clear_unless_their_entry_says_otherwise(files: Files) -> None:
+    entries = "shop = host=127.0.0.1\n[peers]\n1 = host=a\n2 = host=b server_tls_sslmode=verify-full\n3 = host=c"
+    loaded = load(files.write(f"{entries} server_tls_sslmode=disable", server_tls_sslmode="require", peer_id=9))
+    keeper = TlsKeeper()
+    keeper.reload(loaded)
+    plain, secured, off = (keeper.peer(peer) for peer in loaded.config.peers.values())
+    assert (plain, off) == (None, None)
+    assert secured is not None
+    assert (secured.mode, secured.context.check_hostname) == ("verify-full", True)
+
+
+def test_a_peers_certificate_that_cannot_be_used_changes_nothing(files: Files) -> None:
+    keeper = files.keeper()
+    (files.folder / "bad.pem").write_text("no certificate")
+    peer = f"5 = host=a server_tls_sslmode=verify-ca server_tls_ca_file={files.folder / 'bad.pem'}"
+    with pytest.raises(ConfigError, match=r'gateway\.ini:4: peer "5": TLS setup failed: server_tls_ca_file'):
+        keeper.reload(load(files.write(f"shop = host=127.0.0.1\n[peers]\n{peer}", peer_id=9)))
+    assert keeper.door.mode == "disable"

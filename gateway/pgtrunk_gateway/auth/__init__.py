@@ -15,7 +15,7 @@ from pgtrunk_gateway.auth.actions import (
     SendSaslFinal,
 )
 from pgtrunk_gateway.auth.certificate import ClientCertificate
-from pgtrunk_gateway.auth.limiter import LoginLimiter
+from pgtrunk_gateway.auth.limiter import LoginLimiter, subscriber
 from pgtrunk_gateway.auth.login import Login
 from pgtrunk_gateway.auth.policy import AuthType, LoginPolicy
 from pgtrunk_gateway.auth.query import Answer, Found, request
@@ -49,6 +49,7 @@ __all__ = [
     "SendSaslContinue",
     "SendSaslFinal",
     "LoginLimiter",
+    "subscriber",
     "ClientCertificate",
     # auth_query
     "Answer",

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["LoginLimiter"]
+__all__ = ["LoginLimiter", "subscriber"]
 
 _Key: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Network
 
@@ -42,19 +42,20 @@ class LoginLimiter:
         """Addresses remembered; beyond it the one that failed longest ago is forgotten."""
         self._buckets: OrderedDict[_Key, _Bucket] = OrderedDict()
 
-    def allow(self, address: str | None, now: float) -> float:
+    def allow(self, address: str | None, now: float, *, pending: int = 0) -> float:
         """0.0 where a login from `address` may be tried at `now`, otherwise the seconds until it may.
 
         `address` is a numeric IP address as in a socket's peer name; None or anything else is a unix socket's.
         """
         bucket = self._find(address, now)
-        if bucket is None or self.limit == 0 or bucket.spent <= self.limit - 1:
+        spent = pending + (bucket.spent if bucket is not None else 0.0)
+        if self.limit == 0 or spent <= self.limit - 1:
             return 0.0
-        return (bucket.spent - (self.limit - 1)) * self.window / self.limit
+        return (spent - (self.limit - 1)) * self.window / self.limit
 
     def failed(self, address: str | None, now: float) -> None:
         """A login from `address` failed: wrong password, or a user that cannot log in."""
-        key = _key(address)
+        key = subscriber(address)
         if key is None or self.limit == 0:
             return
         bucket = self._find(address, now) or _Bucket(0.0, now)
@@ -75,7 +76,7 @@ class LoginLimiter:
         return len(self._buckets)
 
     def _find(self, address: str | None, now: float) -> _Bucket | None:
-        key = _key(address) if self._buckets else None
+        key = subscriber(address) if self._buckets else None
         bucket = self._buckets.get(key) if key is not None else None
         if key is None or bucket is None:
             return None
@@ -87,7 +88,8 @@ class LoginLimiter:
         return None
 
 
-def _key(address: str | None) -> _Key | None:
+def subscriber(address: str | None) -> _Key | None:
+    """Whose failures count together: an IPv4 address, or all of an IPv6 /64; None for a unix socket."""
     try:
         ip = ipaddress.ip_address(address or "")
     except ValueError:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from pgtrunk_gateway.cancel.keys import as_minted
+
 if TYPE_CHECKING:
     from pgtrunk_gateway.cancel.keys import CancelKey
 
@@ -23,12 +25,13 @@ class EndedKeys:
         self._keys: OrderedDict[tuple[int, bytes], None] = OrderedDict()
 
     def add(self, key: CancelKey) -> None:
-        self._keys[key.pid, key.secret] = None
+        self._keys[key.pid, as_minted(key.secret)] = None
         if len(self._keys) > self.capacity:
             self._keys.popitem(last=False)
 
     def has(self, pid: int, secret: bytes) -> bool:
-        return (pid, secret) in self._keys
+        """Whether a request with this secret comes too late, however often it has been forwarded."""
+        return (pid, as_minted(secret)) in self._keys
 
     def __len__(self) -> int:
         return len(self._keys)

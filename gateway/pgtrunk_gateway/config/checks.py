@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..errors import ConfigError
-    from .reading import Reading
+    from .reading import Entry, Reading
     from .settings import Config
 
 __all__ = ["Checks"]
@@ -25,6 +25,7 @@ READABLE = (
     "client_tls_ca_file",
     "client_tls_cert_file",
     "client_tls_key_file",
+    "patroni_ca_file",
     "quic_cert_file",
     "quic_client_ca_file",
     "quic_key_file",
@@ -59,6 +60,12 @@ class Checks:
         entries = self.reading.entries["databases"].values()
         return self.config.auth_user is not None or any("auth_user" in entry.values for entry in entries)
 
+    def _entries_with_tls(self) -> Iterator[tuple[str, Entry]]:
+        """Entries that may have settings of TLS of their own, each with what it is called."""
+        for section, noun in (("databases", "database"), ("peers", "peer")):
+            for entry in self.reading.entries[section].values():
+                yield f"{noun} {quoted(entry.name)}", entry
+
     def between_keys(self) -> Iterator[ConfigError]:
         """Errors between keys. Only for files whose lines are right: what is missing may be what is misspelt."""
         if self.reading.main_section is None:
@@ -75,11 +82,14 @@ class Checks:
         entries = self.reading.entries["databases"]
         if not entries:
             yield Source(self.path).error("[databases] has no entry; add one, such as: shop = host=127.0.0.1 port=5432")
-        if self.config.unix_socket_dir is None:
-            for entry in entries.values():
-                if "host" not in entry.values:
-                    label = f"database {quoted(entry.name)}"
-                    yield entry.source.error(f"{label} has no host, and unix_socket_dir, its default, is empty")
+        for entry in entries.values():
+            label = f"database {quoted(entry.name)}"
+            hosts, ports = entry.values.get("host", ()), entry.values.get("port", ())
+            if len(ports) not in (0, 1, len(hosts)):
+                count = f"{len(ports)} ports for {len(hosts) or 'no'} hosts"
+                yield entry.source.error(f"{label}: port: {count}; give one for all, or one for each")
+            if self.config.unix_socket_dir is None and not hosts and "patroni" not in entry.values:
+                yield entry.source.error(f"{label} has no host, and unix_socket_dir, its default, is empty")
 
     def _fronts(self) -> Iterator[ConfigError]:
         config = self.config
@@ -118,9 +128,9 @@ class Checks:
     def _server_tls(self) -> Iterator[ConfigError]:
         config = self.config
         pairs = [("", self.at("server_tls_key_file"), config.server_tls_cert_file, config.server_tls_key_file)]
-        for entry in self.reading.entries["databases"].values():
+        for label, entry in self._entries_with_tls():
             files = [entry.values.get(key, getattr(config, key)) for key in TLS_FILES[1:]]
-            pairs.append((f"database {quoted(entry.name)}: ", entry.source, files[0], files[1]))
+            pairs.append((f"{label}: ", entry.source, files[0], files[1]))
         if (pairs[0][2] is None) != (pairs[0][3] is None):
             pairs = pairs[:1]
         for label, source, cert, key in pairs:
@@ -153,11 +163,10 @@ class Checks:
             path = getattr(config, key)
             if path is not None and (reason := _unreadable(path)):
                 yield self.at(key).error(f"{key}: cannot read {quoted(path)}: {reason}")
-        for entry in self.reading.entries["databases"].values():
+        for label, entry in self._entries_with_tls():
             for key in TLS_FILES:
                 path = entry.values.get(key)
                 if path is not None and (reason := _unreadable(path)):
-                    label = f"database {quoted(entry.name)}"
                     yield entry.source.error(f"{label}: {key}: cannot read {quoted(path)}: {reason}")
         directory = config.unix_socket_dir
         if directory and not directory.startswith("@") and (reason := _no_place_for_socket(directory)):
@@ -182,17 +191,14 @@ class Checks:
             yield Remark(self.at("auth_query"), "auth_query: not used without auth_user", serious=True)
         for entry in self.reading.entries["databases"].values():
             label = f"database {quoted(entry.name)}"
-            hosts = entry.values.get("host", ())
-            if len(hosts) > 1:
-                yield Remark(
-                    entry.source,
-                    f"{label}: host: a list is not acted on yet, only {quoted(hosts[0])} is used",
-                    serious=True,
-                )
             if "auth_query" in entry.values and not (self.config.auth_user or "auth_user" in entry.values):
                 yield Remark(entry.source, f"{label}: auth_query: not used without auth_user", serious=True)
             if "password" in entry.values and "user" not in entry.values:
                 yield Remark(entry.source, f"{label}: password: not used without user=", serious=True)
+        if self.config.peers and not self.config.peer_id:
+            for entry in self.reading.entries["peers"].values():
+                label = f"peer {quoted(entry.name)}"
+                yield Remark(entry.source, f"{label}: no cancel is forwarded to it without peer_id", serious=True)
         yield from self._open_secrets()
 
     def _other_defaults(self) -> Iterator[Remark]:

@@ -10,21 +10,37 @@ from typing import Literal, NamedTuple, TypeAlias
 
 __all__ = [
     "CONSOLE_NAMES",
+    "DEFAULT_PORT",
     "DEFAULT_SOCKET_DIR",
     "DatabaseConfig",
+    "LoadBalance",
     "PeerConfig",
+    "Place",
     "PoolKey",
     "PoolMode",
+    "SessionAttrs",
     "SslMode",
     "UserConfig",
 ]
 
 PoolMode: TypeAlias = Literal["session", "transaction", "statement"]
 SslMode: TypeAlias = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
+LoadBalance: TypeAlias = Literal["round-robin", "disable"]
+SessionAttrs: TypeAlias = Literal["any", "read-write", "read-only", "primary", "standby", "prefer-standby"]
 
 DEFAULT_SOCKET_DIR = "/tmp"
+DEFAULT_PORT = 5432
 CONSOLE_NAMES = frozenset({"pgbouncer", "pgtrunk", "gateway"})
 """The console's database; no entry of [databases] can have one of these names."""
+
+
+class Place(NamedTuple):
+    """Where one Postgres is."""
+
+    host: str
+    """Name, address, or directory of the unix socket (begins with "/" or "@")."""
+    port: int
+    """TCP port, or the number in the unix socket's name."""
 
 
 class PoolKey(NamedTuple):
@@ -49,9 +65,17 @@ class DatabaseConfig:
     """Database in Postgres; `None`: the same as `name`. See `server_dbname`."""
     host: str = DEFAULT_SOCKET_DIR
     """Name, address, or directory of the unix socket (begins with "/" or "@"). `load` puts unix_socket_dir here when
-    the entry has no host, and the first of a list of hosts."""
-    port: int = 5432
+    the entry has no host, and the first of a list of hosts; nothing where only Patroni knows them."""
+    port: int = DEFAULT_PORT
     """TCP port, or the number in the unix socket's name."""
+    others: tuple[Place, ...] = ()
+    """The rest of a list of hosts, with their ports."""
+    load_balance_hosts: LoadBalance = "round-robin"
+    """How connections are spread over a list: over all in turn, or the next only where one fails."""
+    target_session_attrs: SessionAttrs | None = None
+    """What the server has to be, in libpq's words; `None`: whatever it is, or with `patroni` the primary."""
+    patroni: tuple[str, ...] = ()
+    """URLs of Patroni's REST API, which says where the cluster's servers are; `host` counts until it has."""
     user: str | None = None
     """Forced user: all sessions share one pool that logs in under this name. `None`: each client's own name."""
     password: str | None = field(default=None, repr=False)
@@ -96,6 +120,16 @@ class DatabaseConfig:
         """Name of the database in Postgres."""
         return self.name if self.dbname is None else self.dbname
 
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """All servers that the entry names; none where only Patroni does."""
+        return (Place(self.host, self.port), *self.others) if self.host else ()
+
+    @property
+    def session_attrs(self) -> SessionAttrs:
+        """What the server has to be."""
+        return self.target_session_attrs or ("primary" if self.patroni else "any")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserConfig:
@@ -127,7 +161,7 @@ class UserConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerConfig:
-    """One entry of [peers]: a gateway or PgBouncer to which a cancel may have to be forwarded. Not acted on yet."""
+    """One entry of [peers]: a gateway or PgBouncer to which a cancel may have to be forwarded."""
 
     peer_id: int
     """1..16383, unique among the peers."""
@@ -136,4 +170,13 @@ class PeerConfig:
     port: int = 6432
     """TCP port, or the number in the unix socket's name."""
     pool_size: int | None = None
-    """Cancels in flight to this peer; `None`: default_pool_size."""
+    """Cancels in flight to this peer, from each process; `None`: default_pool_size, 0 = no limit."""
+    long_keys: bool = False
+    """Whether it forwards cancels with the long keys of protocol 3.2, as a gateway does, and a PgBouncer does not. Only
+    where all peers do, clients get such keys."""
+    server_tls_sslmode: SslMode | None = None
+    """TLS to this peer; `None`: in clear, as PgBouncer does, whatever the main section has for Postgres."""
+    server_tls_ca_file: str | None = None
+    """`None`: the main section's, as for the two that follow."""
+    server_tls_cert_file: str | None = None
+    server_tls_key_file: str | None = None

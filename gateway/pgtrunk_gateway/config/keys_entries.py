@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .key import Key
 from .keys_pgbouncer import POOL_MODE, SSL_MODE
-from .kinds import choice, hosts, integer, optional, path, seconds, text
+from .kinds import boolean, choice, hosts, integer, optional, path, ports, seconds, text, urls
 
 __all__ = ["DATABASE_KEYS", "PEER_KEYS", "USER_KEYS"]
 
@@ -16,6 +16,7 @@ CONNECTIONS = optional(integer(unit="connections"))
 SECONDS = optional(seconds())
 SECONDS_NOT_ZERO = optional(seconds(), zero=True)
 PORT = integer(1, 65535)
+SESSION_ATTRS = choice("any", "read-write", "read-only", "primary", "standby", "prefer-standby")
 
 DATABASE_KEYS = (
     Key("application_name", text(), acted_on=True),
@@ -27,14 +28,15 @@ DATABASE_KEYS = (
     Key("datestyle", text(), acted_on=True),
     Key("dbname", text(), acted_on=True),
     Key("host", hosts(), acted_on=True),
-    Key("load_balance_hosts", choice("round-robin", "disable"), "round-robin"),
+    Key("load_balance_hosts", choice("round-robin", "disable"), "round-robin", acted_on=True),
     Key("max_db_client_connections", CONNECTIONS, "-1", acted_on=True),
     Key("max_db_connections", CONNECTIONS, "-1", acted_on=True),
     Key("min_pool_size", CONNECTIONS, "-1", acted_on=True),
     Key("password", text(), acted_on=True),
     Key("pool_mode", POOL_MODE, "transaction", acted_on=True),
     Key("pool_size", CONNECTIONS, "-1", acted_on=True),
-    Key("port", PORT, "5432", acted_on=True),
+    Key("patroni", urls(), acted_on=True, ours=True),
+    Key("port", ports(), "5432", acted_on=True),
     Key("query_wait_timeout", SECONDS, "-1", acted_on=True),
     Key("reserve_pool", CONNECTIONS, "-1", acted_on=True),  # an older name of reserve_pool_size
     Key("reserve_pool_size", CONNECTIONS, "-1", acted_on=True),
@@ -43,6 +45,7 @@ DATABASE_KEYS = (
     Key("server_tls_cert_file", path(), acted_on=True, ours=True),
     Key("server_tls_key_file", path(), acted_on=True, ours=True),
     Key("server_tls_sslmode", SSL_MODE, "prefer", acted_on=True, ours=True),
+    Key("target_session_attrs", SESSION_ATTRS, "any", acted_on=True, ours=True),
     Key("timezone", text(), acted_on=True),
     Key("user", text(), acted_on=True),
 )
@@ -60,9 +63,14 @@ USER_KEYS = (
     Key("transaction_timeout", SECONDS_NOT_ZERO, "-1", acted_on=True),
 )
 
-# Read whole, acted on not at all: [peers] gets one remark per entry.
+# PgBouncer speaks to all of its peers in clear, and 3.0.
 PEER_KEYS = (
     Key("host", text(), acted_on=True),
+    Key("long_keys", boolean(), "0", acted_on=True, ours=True),
     Key("pool_size", CONNECTIONS, "-1", acted_on=True),
     Key("port", PORT, "6432", acted_on=True),
+    Key("server_tls_ca_file", path(), acted_on=True, ours=True),
+    Key("server_tls_cert_file", path(), acted_on=True, ours=True),
+    Key("server_tls_key_file", path(), acted_on=True, ours=True),
+    Key("server_tls_sslmode", SSL_MODE, "disable", acted_on=True, ours=True),
 )

@@ -118,8 +118,6 @@ class Reading:
                 label = _label(section, entry.name)
                 for name, serious in entry.extra.items():
                     self.remarks.append(Remark(entry.source, f"{label}: {name}: {NOT_YET}", serious))
-                if section == "peers":
-                    self.remarks.append(Remark(entry.source, f"{label}: {NOT_YET}"))
 
 
 def read_values(document: Document) -> Reading:

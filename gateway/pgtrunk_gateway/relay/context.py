@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.auth import Found, LoginLimiter, LoginPolicy
     from pgtrunk_gateway.cancel.dispatch import Cancellable
     from pgtrunk_gateway.cancel.keys import CancelKey
+    from pgtrunk_gateway.cancel.lane import Lane
     from pgtrunk_gateway.config.settings import Config, DatabaseConfig
     from pgtrunk_gateway.pool.backend import Backend
     from pgtrunk_gateway.pool.connect import Deriver
@@ -76,6 +77,8 @@ class Context:
     policy: LoginPolicy
     limiter: LoginLimiter
     cancels: Cancels
+    lanes: Mapping[int, Lane] = field(default_factory=dict)
+    """Cancels that are on their way to peers, by peer_id."""
     derive: Deriver
     pool: Callable[[DatabaseConfig, str], Pool]
     """The pool of a database for a client's user."""
@@ -101,6 +104,8 @@ class Context:
     closing_idle: bool = False
     """Sessions end as soon as they are outside a transaction."""
     counters: SessionCounters = field(default_factory=SessionCounters)
+    counted: Callable[[int], None] | None = None
+    """Is told how many sessions there are, each time that it changes."""
     _emptied: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -112,6 +117,7 @@ class Context:
         self.sessions.add(session)
         self.counters.opened += 1
         self._emptied.clear()
+        self._count()
 
     def session_goes_on(self, session: Lifecycle, other: Lifecycle) -> None:
         """``other`` has taken the place of ``session``, and is the same to whoever counts them."""
@@ -123,6 +129,11 @@ class Context:
         self.counters.closed += 1
         if not self.sessions:
             self._emptied.set()
+        self._count()
+
+    def _count(self) -> None:
+        if self.counted is not None:
+            self.counted(len(self.sessions))
 
     async def sessions_end(self, timeout: float) -> bool:
         """Waits until there is no session, at most ``timeout`` seconds (0: no limit) -> whether there is none."""

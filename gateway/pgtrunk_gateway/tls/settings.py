@@ -7,9 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
-    from pgtrunk_gateway.config.settings import Config, DatabaseConfig, SslMode
+    from pgtrunk_gateway.config.settings import Config, DatabaseConfig, PeerConfig, SslMode
 
-__all__ = ["SettingError", "TlsSettings", "client_settings", "parse_ciphers", "parse_protocols", "server_settings"]
+__all__ = [
+    "SettingError",
+    "TlsSettings",
+    "client_settings",
+    "parse_ciphers",
+    "parse_protocols",
+    "peer_settings",
+    "server_settings",
+]
 
 Version = Literal[0, 1, 2, 3]
 """The minor number of TLS 1.x."""
@@ -83,6 +91,21 @@ def server_settings(config: Config, database: DatabaseConfig | None = None) -> T
         cert_file=cert_file,
         key_file=key_file,
         ca_file=ca_file,
+        protocols=config.server_tls_protocols,
+        ciphers=config.server_tls_ciphers,
+    )
+
+
+def peer_settings(config: Config, peer: PeerConfig) -> TlsSettings:
+    """Towards a peer: in clear, unless its entry says otherwise. What it lacks of files is the main section's."""
+    cert_file, key_file = config.server_tls_cert_file, config.server_tls_key_file
+    if peer.server_tls_cert_file or peer.server_tls_key_file:
+        cert_file, key_file = peer.server_tls_cert_file, peer.server_tls_key_file
+    return TlsSettings(
+        mode=peer.server_tls_sslmode or "disable",
+        cert_file=cert_file,
+        key_file=key_file,
+        ca_file=peer.server_tls_ca_file or config.server_tls_ca_file,
         protocols=config.server_tls_protocols,
         ciphers=config.server_tls_ciphers,
     )
