@@ -35,19 +35,36 @@ CLIENT: Final = (
 )
 GATEWAY: Final = (
     ("pgtrunk_gateway.errors", "pgtrunk_gateway.stats"),
+    (
+        "pgtrunk_gateway.fleet.frames",
+        "pgtrunk_gateway.fleet.board",
+        "pgtrunk_gateway.fleet.hand",
+        "pgtrunk_gateway.fleet.forwarding",
+    ),
+    ("pgtrunk_gateway.fleet.bus", "pgtrunk_gateway.fleet.charter", "pgtrunk_gateway.fleet.steering"),
+    ("pgtrunk_gateway.fleet.member",),
+    ("pgtrunk_gateway.fleet.hub", "pgtrunk_gateway.fleet.fleet", "pgtrunk_gateway.fleet.account"),
+    ("pgtrunk_gateway.fleet.bank", "pgtrunk_gateway.fleet.share", "pgtrunk_gateway.fleet.turnstile"),
     ("pgtrunk_gateway.config", "pgtrunk_gateway.auth", "pgtrunk_gateway.session"),
+    ("pgtrunk_gateway.fleet.standing", "pgtrunk_gateway.fleet.ledger", "pgtrunk_gateway.fleet.settling"),
     ("pgtrunk_gateway.inbox", "pgtrunk_gateway.address"),
     ("pgtrunk_gateway.logs", "pgtrunk_gateway.derive", "pgtrunk_gateway.tls"),
     ("pgtrunk_gateway.pool",),
+    ("pgtrunk_gateway.fleet.purse", "pgtrunk_gateway.fleet.orphans"),
     ("pgtrunk_gateway.cancel",),
+    ("pgtrunk_gateway.fleet.cancels",),
     ("pgtrunk_gateway.relay",),
     ("pgtrunk_gateway.fronts",),
     ("pgtrunk_gateway.console",),
     ("pgtrunk_gateway.stopping", "pgtrunk_gateway.reloading", "pgtrunk_gateway.suspending"),
     ("pgtrunk_gateway.operations",),
+    ("pgtrunk_gateway.fleet.command",),
+    ("pgtrunk_gateway.fleet.voice", "pgtrunk_gateway.fleet.deeds"),
     ("pgtrunk_gateway.gateway",),
-    ("pgtrunk_gateway.notify", "pgtrunk_gateway.privileges"),
+    ("pgtrunk_gateway.notify", "pgtrunk_gateway.privileges", "pgtrunk_gateway.running"),
     ("pgtrunk_gateway.signals",),
+    # What is of the supervisor and of the worker's entry; what workers use is above.
+    ("pgtrunk_gateway.fleet",),
     ("pgtrunk_gateway.cli",),
     ("pgtrunk_gateway.__main__", "pgtrunk_gateway.demo"),
 )
@@ -134,7 +151,7 @@ def test_the_gateway_uses_no_more_of_the_client_than_wire_quic_and_errors() -> N
     assert not wrong
 
 
-def test_only_fronts_know_quic() -> None:
+def test_only_fronts_and_steering_know_quic() -> None:
     users = {name for name, path in MODULES.items() if any(is_in(each, "pgtrunk.quic") for each in imported(path))}
     gateway = {name for name in users if is_in(name, "pgtrunk_gateway")}
-    assert gateway == {"pgtrunk_gateway.fronts.quic"}
+    assert gateway == {"pgtrunk_gateway.fleet.steering", "pgtrunk_gateway.fronts.quic", "pgtrunk_gateway.fronts.udp"}

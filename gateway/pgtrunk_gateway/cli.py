@@ -1,4 +1,4 @@
-"""``pgtrunk-gateway``: reads the configuration, runs one gateway, ends with a message and an exit code.
+"""``pgtrunk-gateway``: reads the configuration, runs a gateway or several, ends with a message and an exit code.
 
 Exit codes, as PgBouncer's: 0 ended as asked, by a signal or the console; 1 the command line or the configuration is
 wrong, or a front cannot open.
@@ -14,18 +14,20 @@ import os
 import platform
 import ssl
 import sys
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Any, NoReturn
 
 from pgtrunk.errors import PgtrunkError
 from pgtrunk_gateway.config.load import Loaded, load
 from pgtrunk_gateway.errors import ConfigError
+from pgtrunk_gateway.fleet.supervisor import Supervisor, worker_count
 from pgtrunk_gateway.gateway import Gateway
 from pgtrunk_gateway.logs import LogOutput
 from pgtrunk_gateway.notify import Notifier
 from pgtrunk_gateway.privileges import assume
 from pgtrunk_gateway.reloading import OpenLog, log_remarks
+from pgtrunk_gateway.running import run
 from pgtrunk_gateway.signals import catch_signals, serve_until_stopped
 
 __all__ = ["main"]
@@ -45,7 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         open_log(loaded.config).install()
         log_remarks(loaded)
         with _pidfile(loaded):
-            _run(_serve(loaded, open_log))
+            workers = worker_count(loaded.config)
+            if workers == 1:
+                run(_serve(loaded, open_log))
+            else:
+                run(_supervise(loaded, workers, open_log, arguments))
     except PgtrunkError as error:
         print(f"pgtrunk-gateway: {error}", file=sys.stderr)
         return 1
@@ -113,24 +119,26 @@ async def _serve(loaded: Loaded, open_log: OpenLog) -> None:
         await serve_until_stopped(gateway, signals, notifier)
 
 
-def _log_start() -> None:
+async def _supervise(loaded: Loaded, workers: int, open_log: OpenLog, arguments: argparse.Namespace) -> None:
+    signals = catch_signals()
+    notifier = Notifier(os.environ)
+    supervisor = Supervisor(loaded, workers, open_log, quiet=arguments.quiet, verbose=arguments.verbose)
+    async with supervisor:
+        _log_start(workers)
+        notifier.ready()
+        await serve_until_stopped(supervisor, signals, notifier)
+
+
+def _log_start(workers: int = 1) -> None:
     """In PgBouncer's words, with what a report of a fault has to name."""
     loop = type(asyncio.get_running_loop()).__module__.partition(".")[0]
     log.info(
-        "process up: pgtrunk-gateway %s, Python %s (%s), tls: %s",
+        "process up: pgtrunk-gateway %s, Python %s (%s), tls: %s%s",
         version("pgtrunk"), platform.python_version(), loop, ssl.OPENSSL_VERSION,
+        f", workers: {workers}" if workers > 1 else "",
     )  # fmt: skip
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         log.warning("running as root, which is not needed: set the key user, or start with -u")
-
-
-def _run(main: Coroutine[Any, Any, None]) -> None:
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(main)
-    else:
-        uvloop.run(main)
 
 
 @contextlib.contextmanager

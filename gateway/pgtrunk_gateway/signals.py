@@ -17,13 +17,14 @@ import asyncio
 import contextlib
 import logging
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from pgtrunk_gateway.console.operations import done
 from pgtrunk_gateway.errors import ConfigError, GatewayError
 from pgtrunk_gateway.stopping import Patience
 
 if TYPE_CHECKING:
-    from pgtrunk_gateway.gateway import Gateway
+    from pgtrunk_gateway.console.operations import Done, PoolerState
     from pgtrunk_gateway.notify import Notifier
 
 __all__ = ["catch_signals", "next_patience", "serve_until_stopped"]
@@ -58,7 +59,7 @@ def next_patience(now: Patience, signum: int) -> Patience:
     return max(now, asked)
 
 
-async def serve_until_stopped(gateway: Gateway, signals: asyncio.Queue[int], notifier: Notifier) -> None:
+async def serve_until_stopped(gateway: Served, signals: asyncio.Queue[int], notifier: Notifier) -> None:
     """Serves until a signal or the console ends it. Signals that come behind that change nothing."""
     obedience = asyncio.ensure_future(_Obedience(gateway, notifier).run(signals))
     over = asyncio.ensure_future(gateway.stopping.over())
@@ -77,10 +78,47 @@ async def serve_until_stopped(gateway: Gateway, signals: asyncio.Queue[int], not
             loop.add_signal_handler(signum, _too_late, signum)
 
 
+class Ending(Protocol):
+    """The end of what is served."""
+
+    @property
+    def patience(self) -> Patience: ...
+
+    @property
+    def begun(self) -> bool: ...
+
+    def ask(self, patience: Patience) -> None: ...
+
+    async def over(self) -> None: ...
+
+
+class Verbs(Protocol):
+    """What else signals ask for."""
+
+    @property
+    def state(self) -> PoolerState: ...
+
+    async def reload(self) -> None: ...
+
+    async def pause(self, database: str | None) -> None: ...
+
+    def resume(self, database: str | None) -> Done: ...
+
+
+class Served(Protocol):
+    """A gateway, or the supervisor of several."""
+
+    @property
+    def stopping(self) -> Ending: ...
+
+    @property
+    def operations(self) -> Verbs: ...
+
+
 class _Obedience:
     """Does what signals ask for, in their order."""
 
-    def __init__(self, gateway: Gateway, notifier: Notifier) -> None:
+    def __init__(self, gateway: Served, notifier: Notifier) -> None:
         self._gateway = gateway
         self._notifier = notifier
         self._pausing: asyncio.Task[None] | None = None
@@ -120,8 +158,8 @@ class _Obedience:
     async def _reload(self) -> None:
         log.info("got SIGHUP, re-reading config")
         self._notifier.reloading()
-        # It has been logged, and nothing has changed.
-        with contextlib.suppress(ConfigError):
+        # It has been logged, or the fleet is going down, and nothing has changed.
+        with contextlib.suppress(ConfigError, GatewayError):
             await self._gateway.operations.reload()
         self._notifier.ready()
 
@@ -154,7 +192,9 @@ class _Obedience:
         else:
             log.info("got SIGUSR2, continuing from %s", "PAUSE" if operations.state == "paused" else "SUSPEND")
             await self._stop_pausing()
-            operations.resume(None)
+            # Somebody at the console may be quicker.
+            with contextlib.suppress(GatewayError):
+                await done(operations.resume(None))
 
 
 def _too_late(signum: int) -> None:

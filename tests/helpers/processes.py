@@ -18,7 +18,7 @@ from helpers.waiting import until_blocking
 from pgtrunk_gateway.demo.postgres import EmbeddedPostgres
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from helpers.site import Site
 
@@ -31,7 +31,14 @@ _ENDS: Final = 40.0
 class GatewayProcess:
     """`python -m pgtrunk_gateway gateway.ini`, once it listens or has ended."""
 
-    def __init__(self, site: Site, place: Path, ini: Path, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        site: Site,
+        place: Path,
+        ini: Path,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.site = site
         self.place = place
         self.ini = ini
@@ -43,6 +50,7 @@ class GatewayProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=place,
+                env=os.environ | (environment or {}),
             )
 
     @property

@@ -7,7 +7,7 @@ turns QUIC on.
 from __future__ import annotations
 
 from .key import Key
-from .kinds import boolean, choice, integer, optional, path, seconds, size, words
+from .kinds import automatic, boolean, choice, integer, optional, path, seconds, size, words
 
 __all__ = ["KEYS"]
 
@@ -18,6 +18,9 @@ KEYS = (
     Key("lazy_begin", boolean(), "1", acted_on=True, ours=True),
     Key("login_failure_limit", integer(unit="logins"), "10", acted_on=True, ours=True),
     Key("login_failure_window", seconds(minimum=0.001), "60", acted_on=True, ours=True),
+    Key("patroni_ca_file", path(), acted_on=True, ours=True),
+    Key("patroni_interval", seconds(minimum=0.05), "5", acted_on=True, ours=True),
+    Key("patroni_timeout", seconds(minimum=0.05), "2", acted_on=True, ours=True),
     Key("quic_cert_file", path(), acted_on=True, ours=True),
     Key("quic_client_ca_file", path(), acted_on=True, ours=True),
     Key("quic_congestion_floor", integer(0, 100_000, unit="packets"), "0", acted_on=True, ours=True),
@@ -32,4 +35,5 @@ KEYS = (
     Key("quic_retry", choice("auto", "always", "never"), "auto", acted_on=True, ours=True),
     Key("session_state", choice("pin", "error", "ignore"), "pin", acted_on=True, ours=True),
     Key("shutdown_timeout", seconds(), "60", acted_on=True, ours=True),
+    Key("workers", automatic(integer(1, 256)), "1", acted_on=True, ours=True, changeable=False),
 )

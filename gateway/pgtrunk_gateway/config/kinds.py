@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from ..errors import ConfigError
 from .faults import quoted
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Kind", "Unit", "Value"]
 
-Value: TypeAlias = int | float | str | tuple[str, ...] | None
+Value: TypeAlias = int | float | str | tuple[str | int, ...] | None
 """A value as the settings hold it; `bool` is an `int`, `None` is "not set"."""
 Unit: TypeAlias = Literal[
     "", "s", "ms", "bytes", "connections", "streams", "packets", "logins", "statements", "parameters"
@@ -132,7 +133,7 @@ def words(separators: re.Pattern[str] = SEPARATORS, *, unit: Unit = "") -> Kind:
     """A list, with commas or blanks between its words. Nothing: an empty list."""
 
     def write(value: Value) -> str:
-        return ", ".join(value) if isinstance(value, tuple) else ""
+        return ", ".join(map(str, value)) if isinstance(value, tuple) else ""
 
     def read(text: str) -> tuple[str, ...]:
         return tuple(word.strip() for word in separators.split(text) if word.strip())
@@ -143,6 +144,50 @@ def words(separators: re.Pattern[str] = SEPARATORS, *, unit: Unit = "") -> Kind:
 def hosts() -> Kind:
     """A list of hosts, with commas between them; the directory of a unix socket may have blanks in its name."""
     return words(re.compile(","))
+
+
+def ports() -> Kind:
+    """A port, or a list of them with commas between them."""
+    port = integer(1, 65535)
+
+    def write(value: Value) -> str:
+        return ",".join(map(str, value)) if isinstance(value, tuple) else ""
+
+    def read(text: str) -> tuple[str | int, ...]:
+        return tuple(_number(port.read(word.strip())) for word in text.split(","))
+
+    return Kind(f"{port.allowed}, or several with commas between them", read, write)
+
+
+def urls() -> Kind:
+    """A list of URLs, with commas between them. Nothing: an empty list."""
+    allowed = "URLs such as http://db1.example:8008, with commas between them"
+
+    def write(value: Value) -> str:
+        return ",".join(map(str, value)) if isinstance(value, tuple) else ""
+
+    def read(text: str) -> tuple[str, ...]:
+        found = tuple(word.strip() for word in text.split(",") if word.strip())
+        if not all(_is_url(word) for word in found):
+            raise _refuse(text, allowed)
+        return found
+
+    return Kind(allowed, read, write)
+
+
+def _number(value: Value) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _is_url(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        # Asking for the port is what finds a bad one. A password in it would end up in logs.
+        is_one = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0 and "@" not in url.netloc
+    except ValueError:
+        return False
+    return is_one and not (url.path.strip("/") or url.query or url.fragment)
 
 
 def text() -> Kind:
@@ -165,6 +210,21 @@ def mode() -> Kind:
         return int(text, 8)
 
     return Kind(allowed, read, lambda value: f"{value:04o}")
+
+
+def automatic(kind: Kind) -> Kind:
+    """`kind`, or "auto": whoever uses the value finds out what is best. Held as 0, which `kind` must not allow."""
+    allowed = f"{kind.allowed}, or auto"
+
+    def read(text: str) -> Value:
+        if text.lower() == "auto":
+            return 0
+        try:
+            return kind.read(text)
+        except ConfigError:
+            raise _refuse(text, allowed) from None
+
+    return Kind(allowed, read, lambda value: kind.write(value) if value else "auto", kind.unit)
 
 
 def optional(kind: Kind, *, zero: bool = False) -> Kind:

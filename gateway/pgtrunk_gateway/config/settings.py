@@ -106,6 +106,14 @@ class Config:
     server_tls_ciphers: str | None = "default"
     """As client_tls_ciphers."""
 
+    # Patroni
+    patroni_ca_file: str | None = None
+    """CAs for the certificates of Patroni's REST API, PEM; `None`: the system's."""
+    patroni_interval: float = 5.0
+    """Seconds between two questions to Patroni, where the keys `patroni` in [databases] name it. Never 0."""
+    patroni_timeout: float = 2.0
+    """Seconds in which one of its nodes must answer, before the next is asked. Never 0."""
+
     # QUIC
     quic_listen_addr: tuple[str, ...] = ()
     """Addresses and names for QUIC; `load` puts listen_addr here when the key is not set."""
@@ -155,6 +163,8 @@ class Config:
     """Seconds that SUSPEND waits for buffers to drain before sessions are closed."""
     shutdown_timeout: float = 60.0
     """Seconds that a graceful stop waits for clients (SIGTERM) or transactions (SIGINT); 0 = no limit."""
+    workers: int = 1
+    """Processes that serve, on the same ports; 0 = one for each core that the gateway may use (auto)."""
     peer_id: int = 0
     """This gateway's number in the cancel keys that it mints, 1..16383; 0 = none."""
 

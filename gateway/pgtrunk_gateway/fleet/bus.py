@@ -62,7 +62,8 @@ class Bus(asyncio.Protocol):
         if not self.is_open:
             raise WorkerLost(f"{self.name} has gone")
         number = next(self._numbers)
-        answer = self._asked[number] = self._loop.create_future()
+        answer: asyncio.Future[Body] = self._loop.create_future()
+        self._asked[number] = answer
         self._write({"k": kind, "n": number, "b": body or {}})
         try:
             async with asyncio.timeout(timeout):

@@ -45,7 +45,7 @@ class Hub:
             bus = self._workers().get(to)
             if bus is None:
                 raise WorkerLost(f"worker {to} has gone")
-            return await bus.ask(HEARD, frame, timeout=timeout)
+            return await bus.ask(HEARD, frame, timeout=asked["timeout"])
         others = {number: bus for number, bus in self._workers().items() if number != index}
         if timeout is None:
             for bus in others.values():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.config.settings import Config
     from pgtrunk_gateway.fronts.front import SessionFactory
 
-__all__ = ["TcpFront", "check_tuning", "tcp_tuner"]
+__all__ = ["TcpFront", "bind_tcp", "check_tuning", "tcp_tuner"]
 
 
 class TcpFront:
@@ -51,12 +51,8 @@ class TcpFront:
         """``tune`` sets options that accepted sockets inherit; ``shared``: other processes may listen beside this one
         (so_reuseport). Raises OSError where an address is not to be had."""
         loop = asyncio.get_running_loop()
-        sockets: list[socket.socket] = []
+        sockets = await bind_tcp(hosts, port, shared=shared, tune=tune)
         try:
-            for family, address in await _resolve(hosts, port):
-                # The system chooses a port once, for all addresses.
-                chosen = sockets[0].getsockname()[1] if sockets and not port else address[1]
-                sockets.append(_bind(family, (address[0], chosen, *address[2:]), tune, shared=shared))
             servers = [await loop.create_server(lambda: session("tcp"), sock=sock, backlog=backlog) for sock in sockets]
         except BaseException:
             for sock in sockets:
@@ -83,6 +79,24 @@ class TcpFront:
 
     async def close(self) -> None:
         self.stop_accepting()
+
+
+async def bind_tcp(
+    hosts: Sequence[str], port: int, *, shared: bool = False, tune: Callable[[socket.socket], None]
+) -> list[socket.socket]:
+    """A socket for each address, bound and not listening yet, all on one port. Raises OSError where an address is not
+    to be had, and then leaves nothing open."""
+    sockets: list[socket.socket] = []
+    try:
+        for family, address in await _resolve(hosts, port):
+            # The system chooses a port once, for all addresses.
+            chosen = sockets[0].getsockname()[1] if sockets and not port else address[1]
+            sockets.append(_bind(family, (address[0], chosen, *address[2:]), tune, shared=shared))
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
 
 
 async def _resolve(hosts: Sequence[str], port: int) -> list[tuple[int, tuple[Any, ...]]]:

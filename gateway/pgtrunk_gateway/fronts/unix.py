@@ -21,7 +21,32 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.config.load import Loaded
     from pgtrunk_gateway.fronts.front import SessionFactory
 
-__all__ = ["UnixFront"]
+__all__ = ["SocketFile", "UnixFront", "bind_unix"]
+
+
+class SocketFile:
+    """The name of a bound unix socket, for as long as it is its own: another gateway may take it. One that begins with
+    "@" is abstract, and has no file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._file = None if path.startswith("@") else _identity(path)
+
+    def offer(self) -> None:
+        """The next gateway may have the name."""
+        if self._is_ours():
+            # Not every system lets everyone do that; there the name is free at the end.
+            with contextlib.suppress(OSError):
+                os.chmod(self.path, stat.S_IMODE(os.stat(self.path).st_mode) | stat.S_ISVTX)
+
+    def remove(self) -> None:
+        """To be called while somebody listens, or the next gateway could take the name in between, and lose it here."""
+        if self._is_ours():
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
+
+    def _is_ours(self) -> bool:
+        return self._file is not None and _identity(self.path) == self._file
 
 
 class UnixFront:
@@ -29,60 +54,60 @@ class UnixFront:
 
     name = "unix"
 
-    def __init__(self, server: asyncio.Server, path: str) -> None:
+    def __init__(self, server: asyncio.Server, file: SocketFile) -> None:
         self._server = server
-        self._path = path
-        self._file = None if path.startswith("@") else _identity(path)
-        """Which file is its own: another gateway may take the name."""
-        self.addresses = [path]
+        self._file = file
+        self.addresses = [file.path]
 
     @classmethod
     async def listen(
         cls, directory: str, port: int, *, mode: int, group: str | None, backlog: int, session: SessionFactory
     ) -> UnixFront:
         """Raises OSError where the path is in use or cannot be made, LookupError for an unknown group."""
-        path = f"{directory}/.s.PGSQL.{port}"
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock, file = bind_unix(directory, port, mode=mode, group=group)
         try:
-            if path.startswith("@"):
-                sock.bind("\0" + path[1:])
-            else:
-                _remove_stale(path)
-                sock.bind(path)
-                os.chmod(path, mode)
-                if group is not None:
-                    shutil.chown(path, group=group)
-            sock.setblocking(False)
             loop = asyncio.get_running_loop()
             server = await loop.create_unix_server(lambda: session("unix"), sock=sock, backlog=backlog)
         except BaseException:
             sock.close()
             raise
-        return cls(server, path)
+        return cls(server, file)
 
     def prepare(self, loaded: Loaded) -> Callable[[], None]:
         return lambda: None
 
     def drain(self) -> None:
-        if self._is_ours():
-            # Not every system lets everyone do that; there the name is free at the end.
-            with contextlib.suppress(OSError):
-                os.chmod(self._path, stat.S_IMODE(os.stat(self._path).st_mode) | stat.S_ISVTX)
+        self._file.offer()
 
     def stop_accepting(self) -> None:
         if not self._server.is_serving():
             return
-        # Before nobody listens, or the next gateway could take the name in between, and lose it here.
-        if self._is_ours():
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
+        self._file.remove()
         self._server.close()
 
     async def close(self) -> None:
         self.stop_accepting()
 
-    def _is_ours(self) -> bool:
-        return self._file is not None and _identity(self._path) == self._file
+
+def bind_unix(directory: str, port: int, *, mode: int, group: str | None) -> tuple[socket.socket, SocketFile]:
+    """A socket that is bound to its path there, and not listening yet, with its file. Raises OSError where the path is
+    in use or cannot be made, LookupError for an unknown group."""
+    path = f"{directory}/.s.PGSQL.{port}"
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.startswith("@"):
+            sock.bind("\0" + path[1:])
+        else:
+            _remove_stale(path)
+            sock.bind(path)
+            os.chmod(path, mode)
+            if group is not None:
+                shutil.chown(path, group=group)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock, SocketFile(path)
 
 
 def _identity(path: str) -> tuple[int, int] | None:
