@@ -208,7 +208,7 @@ def test_the_client_pings_only_while_it_has_streams_and_hears_nothing(pair: Pair
     pair.run(60)
     assert pair.client.driver.is_ready
     assert pair.server.driver.is_ready
-    assert 17 <= pair.up.sent - before <= 30  # 60 s in steps of 10/3
+    assert 29 <= pair.up.sent - before <= 42  # 60 s in steps of 2
 
 
 def test_a_busy_connection_sends_no_pings() -> None:

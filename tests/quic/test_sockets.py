@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgtrunk.quic.sockets import AddressInfo, bind_all, is_wildcard, tune
+from pgtrunk.quic.sockets import AddressInfo, bind_all, bind_group, is_wildcard, tune
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,3 +117,50 @@ def test_another_port_is_tried_where_any_will_do(monkeypatch: pytest.MonkeyPatch
     assert len(refused) == 3
     assert len({sock.getsockname()[1] for sock in sockets}) == 1
     close(sockets)
+
+
+# Groups
+
+
+def test_workers_have_a_socket_at_each_address() -> None:
+    workers = bind_group(infos(("127.0.0.1", 0), ("127.0.0.2", 0), ("::1", 0)), 3)
+    try:
+        for own in workers:
+            assert [sock.getsockname()[0] for sock in own] == ["127.0.0.1", "127.0.0.2", "::1"]
+            assert not any(sock.getblocking() for sock in own)
+        assert len({sock.getsockname()[1] for own in workers for sock in own}) == 1
+        assert len({sock.fileno() for own in workers for sock in own}) == 9
+    finally:
+        for own in workers:
+            close(own)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_nobody_joins_a_group_unasked(count: int) -> None:
+    workers = bind_group(infos(("127.0.0.1", 0)), 2)
+    try:
+        port = workers[0][0].getsockname()[1]
+        with pytest.raises(OSError, match=f"127.0.0.1 port {port}") as caught:
+            bind_group(infos(("127.0.0.1", port)), count)
+        assert caught.value.errno == errno.EADDRINUSE
+    finally:
+        for own in workers:
+            close(own)
+    [[again], *_] = bind_group(infos(("127.0.0.1", port)), 1)
+    again.close()
+
+
+def test_a_group_leaves_nothing_open_where_one_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[socket.socket] = []
+    real = socket.socket.bind
+
+    def bind(self: socket.socket, address: tuple[str, int]) -> None:
+        opened.append(self)
+        if len(opened) == 4:
+            raise OSError(errno.EACCES, "Permission denied")
+        real(self, address)
+
+    monkeypatch.setattr(socket.socket, "bind", bind)
+    with pytest.raises(OSError, match=r"Permission denied: 127\.0\.0\.2 port"):
+        bind_group(infos(("127.0.0.1", 0), ("127.0.0.2", 0)), 3)
+    assert [sock.fileno() for sock in opened] == [-1] * 4

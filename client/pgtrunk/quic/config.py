@@ -35,7 +35,7 @@ class QuicLimits:
 
     idle_timeout: float = 10.0
     """Seconds of silence after which either end drops the connection. A killed peer sends nothing that says so, and its
-    row locks last this long; the client sends PINGs at a third of it while it has open streams."""
+    row locks last this long; the client sends PINGs at a third of it, or at 2 s, while it has open streams."""
     handshake_timeout: float = 10.0
     """Seconds from the first datagram to a completed handshake."""
     max_streams: int = 1000

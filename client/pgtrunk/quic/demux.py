@@ -2,8 +2,9 @@
 
 Short headers are looked up by the eight octets that we issued, without parsing; long ones by their destination id. An
 Initial packet of no known connection may begin one, if ``Admission`` agrees; it may be sent to prove its address first
-(Retry), be refused, or be dropped. Anything else is dropped. No sockets and no clocks: datagrams and paths come in,
-answers go out through ``reply``, connections are made by ``open``.
+(Retry), be refused, or be dropped. What belongs to another worker is handed on to it, once; to what belongs to a
+connection that is gone the answer is a stateless reset. Anything else is dropped. No sockets and no clocks: datagrams
+and paths come in, answers go out through ``reply``, connections are made by ``open``.
 """
 
 from __future__ import annotations
@@ -30,9 +31,19 @@ from pgtrunk.quic.stateless import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pgtrunk.quic.reset import Resets
     from pgtrunk.quic.udp import Path
 
-__all__ = ["Demultiplexer", "DemuxCounters", "LongHeader", "Opening", "Routed", "Surroundings", "read_long"]
+__all__ = [
+    "Demultiplexer",
+    "DemuxCounters",
+    "LongHeader",
+    "Opening",
+    "Routed",
+    "Surroundings",
+    "is_late",
+    "read_long",
+]
 
 LONG_HEADER = 0x80
 MIN_FIRST_ID = 8
@@ -42,6 +53,8 @@ REFUSALS_PER_SECOND = 200.0
 """Closes in answer to Initial packets: each costs a derivation of keys, some ten times what Retry costs."""
 
 _VERSION_NEGOTIATION = 0
+_PACKET_TYPE, _HANDSHAKE = 0x30, 0x20
+"""Where version 1 has a long header's type, and one of them (RFC 9000 section 17.2)."""
 
 
 @dataclass(slots=True)
@@ -58,6 +71,10 @@ class DemuxCounters:
     """First packets dropped because too many handshakes are half open, in all or from one address."""
     unknown: int = 0
     """Packets to a connection id that is not, or no longer, in use here."""
+    resets: int = 0
+    """Of these, answered by a stateless reset."""
+    passed_on: int = 0
+    """Datagrams of other workers, handed to them."""
     malformed: int = 0
     faults: int = 0
     """Connections given up because of a mistake of ours."""
@@ -95,6 +112,11 @@ class Routed(Protocol):
         ...
 
 
+def _nobody(connection_id: bytes, data: bytes, path: Path) -> bool:
+    """There is no other worker."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """All that a demultiplexer asks of the world."""
@@ -111,6 +133,10 @@ class Surroundings:
     clock: Callable[[], float]
     """Seconds since 1970: Retry tokens may come from another machine."""
     entropy: Callable[[int], bytes]
+    pass_on: Callable[[bytes, bytes, Path], bool] = _nobody
+    """Hands a datagram to the worker that its connection id, which is not known here, leads to. False: to this one."""
+    resets: Resets | None = None
+    """What answers packets to ids that nobody has; None leaves them without an answer."""
 
 
 class Demultiplexer:
@@ -154,18 +180,19 @@ class Demultiplexer:
 
     # Datagrams
 
-    def datagram_received(self, data: bytes, path: Path) -> None:
-        """Takes in a datagram. Never raises, whatever is in it."""
+    def datagram_received(self, data: bytes, path: Path, *, was_passed_on: bool = False) -> None:
+        """Takes in a datagram, from a socket or from another worker. Never raises, whatever is in it."""
         if not data:
             self.counters.malformed += 1
         elif data[0] & LONG_HEADER:
-            self._long(data, path)
+            self._long(data, path, was_passed_on)
         else:
-            connection = self._routes.get(data[1 : 1 + CID_LENGTH])
+            connection_id = data[1 : 1 + CID_LENGTH]
+            connection = self._routes.get(connection_id)
             if connection is not None:
                 self._deliver(connection, data, path)
-            else:
-                self._unknown(data, path)
+            elif not self._passes_on(connection_id, data, path, was_passed_on):
+                self._unknown(connection_id, data, path)
 
     def _deliver(self, connection: Routed, data: bytes, path: Path) -> None:
         try:
@@ -176,11 +203,23 @@ class Demultiplexer:
             self.counters.faults += 1
             self._world.fault(connection, exc)
 
-    def _unknown(self, data: bytes, path: Path) -> None:
-        """A short header to an id that nobody has here: this is where a stateless reset would be sent."""
-        self.counters.unknown += 1
+    def _passes_on(self, connection_id: bytes, data: bytes, path: Path, was_passed_on: bool) -> bool:
+        # Once only: whatever two workers may think of whose an id is, a datagram must not go back and forth.
+        if was_passed_on or not self._world.pass_on(connection_id, data, path):
+            return False
+        self.counters.passed_on += 1
+        return True
 
-    def _long(self, data: bytes, path: Path) -> None:
+    def _unknown(self, connection_id: bytes, data: bytes, path: Path) -> None:
+        """A packet of an established connection to an id that nobody has: who sent it is told so, in a reset."""
+        self.counters.unknown += 1
+        resets = self._world.resets
+        answer = resets.answer(connection_id, data) if resets is not None else None
+        if answer is not None:
+            self.counters.resets += 1
+            self._world.reply(answer, path)
+
+    def _long(self, data: bytes, path: Path, was_passed_on: bool) -> None:
         header = read_long(data)
         if header is None:
             self.counters.malformed += 1
@@ -188,8 +227,8 @@ class Demultiplexer:
             self._negotiate(header, data, path)
         elif (connection := self._routes.get(header.destination_id)) is not None:
             self._deliver(connection, data, path)
-        else:
-            self._first(data, path)
+        elif not self._passes_on(header.destination_id, data, path, was_passed_on):
+            self._first(header.destination_id, data, path)
 
     def _negotiate(self, header: LongHeader, data: bytes, path: Path) -> None:
         # Never in answer to such a packet itself, or two servers would go on for ever; never to less than a client's
@@ -201,9 +240,12 @@ class Demultiplexer:
         answer = version_negotiation_packet(destination_id=header.destination_id, source_id=header.source_id)
         self._world.reply(answer, path)
 
-    def _first(self, data: bytes, path: Path) -> None:
+    def _first(self, destination_id: bytes, data: bytes, path: Path) -> None:
         initial = _read_initial(data)
-        if initial is None:
+        if initial is None and is_late(data):
+            # Its sender knows our id, and may know its token: there is no use in waiting for the rest of a handshake.
+            self._unknown(destination_id, data, path)
+        elif initial is None:
             self.counters.unknown += 1
         elif not self.is_accepting or not self._world.has_room():
             self._refuse(initial, path, QuicErrorCode.CONNECTION_REFUSED)
@@ -287,6 +329,11 @@ def read_long(data: bytes) -> LongHeader | None:
     if not 0 < end <= len(data):
         return None
     return LongHeader(int.from_bytes(data[1:5], "big"), data[6:source_at], data[source_at + 1 : end])
+
+
+def is_late(data: bytes) -> bool:
+    """Says whether a packet of version 1 can only come once its connection has begun: it goes to an id of ours."""
+    return not data[0] & LONG_HEADER or data[0] & _PACKET_TYPE == _HANDSHAKE
 
 
 def _read_initial(data: bytes) -> QuicHeader | None:

@@ -18,7 +18,7 @@ from pgtrunk.errors import SessionLost
 from .ending import show
 from .figures import Figures, read_figures
 from .hooks import nothing
-from .lifetime import Lifetime
+from .lifetime import LONGEST_SILENCE, Lifetime
 from .stream import Stream
 from .streams import HandshakeConfirmed
 from .transport import StreamTransport
@@ -243,7 +243,7 @@ class ConnectionDriver(Lifetime):
                 self.streams[event.stream_id].on_stop_sending()
         elif isinstance(event, events.HandshakeCompleted):
             self._is_ready = True
-            self._ping_interval = self.quic._idle_timeout() / 3
+            self._ping_interval = min(self.quic._idle_timeout() / 3, LONGEST_SILENCE)
             self.on_ready(self)
         elif isinstance(event, HandshakeConfirmed):
             self.on_confirmed(self)

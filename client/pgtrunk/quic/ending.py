@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
     from .config import QuicLimits
 
-__all__ = ["explain", "phrase", "show"]
+__all__ = ["RESET", "explain", "phrase", "show"]
+
+RESET = "stateless reset"
+"""The phrase of an end that the other end did not say in a packet: it has forgotten the connection."""
 
 CERTIFICATE_ALERTS = frozenset({
     AlertDescription.bad_certificate,
@@ -52,6 +55,8 @@ def phrase(event: ConnectionTerminated, limits: QuicLimits, *, by_peer: bool) ->
     """Return what happened, to follow "the connection was lost: "."""
     if event.reason_phrase == "Idle timeout" and event.error_code == QuicErrorCode.INTERNAL_ERROR:
         return f"nothing was heard from the other end for {limits.idle_timeout:g} s (idle_timeout)"
+    if event.reason_phrase == RESET and not by_peer:
+        return "the other end does not know it any more, as after its process died (stateless reset)"
     who = "the other end" if by_peer else "this end"
     alert = _alert(event.error_code)
     if event.frame_type is None and event.error_code == QuicErrorCode.NO_ERROR:

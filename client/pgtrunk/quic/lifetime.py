@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Lifetime"]
 
+LONGEST_SILENCE = 2.0
+"""Seconds without a word after which a client with open streams asks whether the gateway is there, where a third of the
+idle timeout would be longer. Who has taken over from a worker that died says in answer that it knows nothing of the
+connection, and sessions should learn of it within 3 s; a gateway that is merely out of reach has the idle timeout."""
+
 
 class Lifetime:
     """Opening, ready, lost, closed; in this order, and some may be left out."""
@@ -50,7 +55,7 @@ class Lifetime:
         self._late_packets = 0
         self._keeps_alive = quic.configuration.is_client
         self._pinged_at = 0.0
-        self._ping_interval = quic.limits.idle_timeout / 3
+        self._ping_interval = min(quic.limits.idle_timeout / 3, LONGEST_SILENCE)
         self._handshake_deadline = self.opened_at + quic.limits.handshake_timeout
 
     def flush(self) -> None:
@@ -159,7 +164,7 @@ class Lifetime:
 
     @property
     def _ping_at(self) -> float:
-        """When silence has lasted a third of the idle timeout."""
+        """When there has been silence for a third of the idle timeout, or for ``LONGEST_SILENCE``."""
         return max(self.quic.heard_at, self._pinged_at) + self._ping_interval
 
     def _on_timer(self) -> None:

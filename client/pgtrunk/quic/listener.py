@@ -24,8 +24,11 @@ from pgtrunk.quic.connection_id import ConnectionIds
 from pgtrunk.quic.demux import Demultiplexer, DemuxCounters, Opening, Routed, Surroundings
 from pgtrunk.quic.driver import ConnectionDriver
 from pgtrunk.quic.ending import show
+from pgtrunk.quic.forwarding import Forwarded
 from pgtrunk.quic.redundancy import Paths
+from pgtrunk.quic.reset import Resets
 from pgtrunk.quic.server_tls import HandshakePolicy, ServerContext
+from pgtrunk.quic.steering import ALONE
 from pgtrunk.quic.transport import StreamTransport
 from pgtrunk.quic.udp import Endpoint, Path, UdpCounters, open_endpoint
 
@@ -39,12 +42,16 @@ if TYPE_CHECKING:
     from pgtrunk.quic.config import ByteBudget, QuicLimits
     from pgtrunk.quic.identity import Identity
     from pgtrunk.quic.retry import RetryTokens
+    from pgtrunk.quic.steering import Place
 
-__all__ = ["Acceptor", "Door", "Listener"]
+__all__ = ["Acceptor", "Door", "Forward", "Listener"]
 
 Acceptor = Callable[[StreamTransport], asyncio.BaseProtocol]
 """Called once for each stream that a client opens, also for those that a higher id opens along with it. The transport
 has no protocol yet: that of the result, whose ``connection_made`` is called right after."""
+
+Forward = Callable[[int, bytes], object]
+"""Brings a frame (forwarding.py) to the worker of this number, or loses it; never waits and never raises."""
 
 CLOSE_TIME = 1.0
 """Seconds that ``close`` leaves connections to say goodbye and to answer latecomers, before the sockets go."""
@@ -64,22 +71,30 @@ class Door:
     admission: AdmissionLimits
     policy: HandshakePolicy
     tokens: RetryTokens
+    reset_token: Callable[[bytes], bytes]
+    """The token by which the end of a connection is told that nothing is known of any more, from one of its ids."""
     accept: Acceptor
     warnings: tuple[str, ...] = ()
 
 
 class Listener:
-    """Open sockets and the connections that came in through them."""
+    """Open sockets and the connections that came in through them.
 
-    def __init__(self, door: Door) -> None:
+    In a fleet each worker has one, with a ``place``, and ``forward`` for what belongs to others; what they forward is
+    given to ``take``.
+    """
+
+    def __init__(self, door: Door, place: Place = ALONE, forward: Forward | None = None) -> None:
         self.udp = UdpCounters()
         self.paths = Paths()
         """What its connections know of losses on the way, by the client's address."""
         self.door = door
+        self.place = place
         self.loop = asyncio.get_running_loop()
+        self._forward = forward
         self._endpoints: list[Endpoint] = []
         self._admission = Admission(door.admission)
-        self._ids = ConnectionIds(os.urandom)
+        self._ids = ConnectionIds(os.urandom, buckets=place.buckets, generation=place.generation)
         world = Surroundings(
             open=self._open,
             has_room=lambda: door.budget.admits,
@@ -88,6 +103,8 @@ class Listener:
             new_id=self._new_id,
             clock=time.time,
             entropy=os.urandom,
+            pass_on=self._pass_on,
+            resets=Resets(door.reset_token, clock=time.time, entropy=os.urandom),
         )
         self._demux = Demultiplexer(self._admission, door.tokens, world)
         self._accepted: set[_Accepted] = set()
@@ -152,7 +169,17 @@ class Listener:
 
     async def attach(self, sock: socket.socket) -> None:
         """Receives on one more bound socket, which it takes over."""
-        self._endpoints.append(await open_endpoint(sock, self._demux.datagram_received, self.udp))
+        number = len(self._endpoints)
+        self._endpoints.append(await open_endpoint(sock, self._demux.datagram_received, self.udp, number))
+
+    def take(self, frame: bytes) -> None:
+        """Takes in a datagram that another worker has received. All sockets must be attached."""
+        forwarded = Forwarded.decode(frame)
+        if forwarded is None or forwarded.socket >= len(self._endpoints):
+            self.counters.malformed += 1
+            return
+        path = self._endpoints[forwarded.socket].path(forwarded.peer, forwarded.local)
+        self._demux.datagram_received(forwarded.data, path, was_passed_on=True)
 
     def reload_certificates(self, identity: Identity) -> None:
         """Handshakes that begin from now on are with ``identity``; connections that are there go on."""
@@ -213,6 +240,13 @@ class Listener:
     def _reply(self, data: bytes, path: Path) -> None:
         path.endpoint.send(data, path)
 
+    def _pass_on(self, connection_id: bytes, data: bytes, path: Path) -> bool:
+        worker = self.place.owner(connection_id)
+        if worker == self.place.index or self._forward is None:
+            return False
+        self._forward(worker, Forwarded.of(data, path, path.endpoint.number).encode())
+        return True
+
     def _open(self, opening: Opening, path: Path) -> Routed:
         door = self.door
         quic = Connection(
@@ -220,6 +254,7 @@ class Listener:
             limits=door.limits,
             budget=door.budget,
             new_cid=self._new_id,
+            reset_token=door.reset_token,
             make_tls=lambda stock: ServerContext(stock, door.policy),
             original_destination_connection_id=opening.original_id,
             retry_source_connection_id=opening.retry_id,

@@ -48,8 +48,8 @@ REQUIRED: Mapping[str, str] = {
     "aioquic.quic.connection:QuicConnection": (
         "_QuicConnection__frame_handlers _ack_delay _local_ack_delay_exponent _loss_at _on_ack_delivery _peer_cid "
         "_remote_max_idle_timeout _remote_preferred_address _version _ack_eliciting_sent_since_receipt "
-        "_assert_stream_can_send _close_at _close_event _close_pending _configuration _confirm_handshake "
-        "_crypto_buffers _crypto_streams _cryptos _events _get_or_create_stream _handle_ack_frame "
+        "_assert_stream_can_send _close_at _close_end _close_event _close_pending _configuration "
+        "_confirm_handshake _crypto_buffers _crypto_streams _cryptos _events _get_or_create_stream _handle_ack_frame "
         "_handle_crypto_frame _handle_max_data_frame _handle_max_stream_data_frame _handle_reset_stream_frame "
         "_handle_stop_sending_frame _handle_stream_data_blocked_frame _handle_stream_frame _handshake_complete "
         "_handshake_confirmed _handshake_done_pending _host_cid_seq _host_cids _idle_timeout _initialize "

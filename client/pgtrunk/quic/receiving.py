@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from aioquic._buffer import Buffer, BufferReadError
 from aioquic._crypto import CryptoError
+from aioquic.quic import events
 from aioquic.quic.connection import (
     END_STATES,
     QuicConnectionError,
@@ -25,6 +26,8 @@ from aioquic.tls import Epoch
 
 from .acks import Acknowledging
 from .config import CID_LENGTH
+from .ending import RESET
+from .reset import is_reset
 
 if TYPE_CHECKING:
     from aioquic.quic.connection import NetworkAddress
@@ -67,6 +70,9 @@ class Receiving(Acknowledging):
         ):
             self._receive_short(data, now)
             return
+        if self._is_client and self._says_reset(data):
+            self._end_by_reset()
+            return
         before = self._close_at
         super().receive_datagram(data, addr, now)
         if self._close_at != before:
@@ -99,6 +105,8 @@ class Receiving(Acknowledging):
                 data, 1 + CID_LENGTH, space.expected_packet_number
             )
         except CryptoError:
+            if self._is_client and self._says_reset(data):
+                self._end_by_reset()
             return
         if number in space.received_packets:
             return
@@ -134,6 +142,18 @@ class Receiving(Acknowledging):
         space.received_packets.add(number)
         if len(space.ack_queue) > MAX_ACK_RANGES:
             space.ack_queue.shift()
+
+    def _says_reset(self, data: bytes) -> bool:
+        """Whether the server says that it does not know the id that we call it by. Servers alone give out tokens that
+        we would hear of: a client that has gone is not there to say so."""
+        return self._state not in END_STATES and is_reset(data, self._peer_cid.stateless_reset_token)
+
+    def _end_by_reset(self) -> None:
+        """Nothing more is sent: nobody is there who could read it (RFC 9000 section 10.3.1)."""
+        self._close_event = events.ConnectionTerminated(
+            error_code=QuicErrorCode.NO_ERROR, frame_type=QuicFrameType.PADDING, reason_phrase=RESET
+        )
+        self._close_end()
 
     def _age_old_keys(self, now: float) -> None:
         """Three probe timeouts after a renewal no packet of the old keys is under way any more."""

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from pgtrunk.errors import UsageError
 
-__all__ = ["KEY_SIZE", "NONCE_SIZE", "Sealer"]
+__all__ = ["KEY_SIZE", "NONCE_SIZE", "Sealer", "derive"]
 
 KEY_SIZE = 32
 """The least that a key may have, in bytes."""
@@ -33,7 +33,7 @@ class Sealer:
             raise UsageError(f"no key to seal {purpose} with: give at least one of {KEY_SIZE} random bytes")
         if any(len(key) < KEY_SIZE for key in keys):
             raise UsageError(f"a key to seal {purpose} with is shorter than {KEY_SIZE} bytes")
-        self._boxes = [AESGCM(_derive(key, purpose)) for key in keys]
+        self._boxes = [AESGCM(derive(key, purpose)) for key in keys]
 
     def seal(self, value: bytes, *, nonce: bytes, context: bytes = b"") -> bytes:
         """Returns nonce and sealed value. ``context`` is not in it, but must be the same when it is opened."""
@@ -52,5 +52,6 @@ class Sealer:
         return None
 
 
-def _derive(key: bytes, purpose: str) -> bytes:
+def derive(key: bytes, purpose: str) -> bytes:
+    """Returns a key of 32 bytes for one purpose: nothing can be told from it of the keys for others."""
     return HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=b"pgtrunk " + purpose.encode()).derive(key)

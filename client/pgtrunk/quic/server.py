@@ -1,7 +1,8 @@
 """Where a gateway's QUIC begins: ``listen`` loads certificates, opens sockets and returns a ``Listener``.
 
 From then on ``accept`` is called for each stream that a client opens. Whatever can be wrong with files, keys and ports
-is found before the first packet is read.
+is found before the first packet is read. In a fleet one process has sockets for all made by ``bind``, and each worker
+does the rest, with its own, by ``listen_on``.
 """
 
 from __future__ import annotations
@@ -11,18 +12,27 @@ import os
 import socket
 import time
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from pgtrunk.quic.admission import AdmissionLimits, RetryMode
 from pgtrunk.quic.config import ALPN, ByteBudget, QuicLimits, quic_configuration
 from pgtrunk.quic.identity import Identity
 from pgtrunk.quic.listener import Acceptor, Door, Listener
+from pgtrunk.quic.reset import ResetTokens
 from pgtrunk.quic.retry import RetryTokens
 from pgtrunk.quic.sealing import Sealer
 from pgtrunk.quic.server_tls import HandshakePolicy
-from pgtrunk.quic.sockets import bind_all, tune
+from pgtrunk.quic.sockets import bind_group, tune
+from pgtrunk.quic.steering import ALONE
 from pgtrunk.quic.tickets import Tickets
 
-__all__ = ["Acceptor", "Identity", "Listener", "ServerConfig", "listen"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pgtrunk.quic.listener import Forward
+    from pgtrunk.quic.steering import Place
+
+__all__ = ["Acceptor", "Identity", "Listener", "ServerConfig", "bind", "listen", "listen_on"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +46,9 @@ class ServerConfig:
     client_ca_file: str | None = None
     """CAs in PEM; where set, every client must show a certificate of theirs (quic_client_ca_file)."""
     keys: tuple[bytes, ...]
-    """Secrets of 32 bytes, the current one first, that seal session tickets and Retry tokens. Workers of one fleet
-    share them, and keep the previous one for as long as tickets live."""
+    """Secrets of 32 bytes, the current one first, that seal session tickets and Retry tokens, and from which the tokens
+    of stateless resets are made. Workers of one fleet share them, and keep the previous one for as long as tickets
+    live."""
     budget: ByteBudget
     """Bytes that all connections of the process may hold together."""
     limits: QuicLimits = field(default_factory=QuicLimits)
@@ -59,31 +70,78 @@ class ServerConfig:
         )
 
 
-async def listen(host: str, port: int, *, config: ServerConfig, accept: Acceptor) -> Listener:
-    """Listens on a UDP port and returns the listener.
-
-    ``host`` is an address, a name (all of its addresses), or "*" for all addresses of both families; on wildcards
-    answers leave from the address that was hit. Port 0 takes a free one, the same on all addresses.
+async def listen(host: str | Sequence[str], port: int, *, config: ServerConfig, accept: Acceptor) -> Listener:
+    """Listens on a UDP port of one host or several, as ``bind`` has them, and returns the listener.
 
     Raises ``CertificateFileError`` for what cannot be loaded, ``UsageError`` for keys too short, and ``OSError`` for a
     name that cannot be resolved or a port that cannot be had; then nothing stays open.
     """
     door = _door(config, accept, now=time.time())
-    infos = await asyncio.get_running_loop().getaddrinfo(
-        None if host == "*" else host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
-    )
-    sockets = bind_all(infos)
-    clamped = {warning for sock in sockets if (warning := tune(sock, config.limits.socket_buffer)) is not None}
-    listener = Listener(replace(door, warnings=(*door.warnings, *clamped)))
+    [sockets] = await bind([host] if isinstance(host, str) else host, port)
+    return await _open(door, sockets, ALONE, None)
+
+
+async def listen_on(
+    sockets: Sequence[socket.socket],
+    *,
+    config: ServerConfig,
+    accept: Acceptor,
+    place: Place = ALONE,
+    forward: Forward | None = None,
+) -> Listener:
+    """Listens on bound sockets, which it takes over: those of the worker at ``place``, one for each address, in the
+    same order on all workers. ``forward`` and what follows from it: see ``Listener``.
+
+    Raises as ``listen``, and then closes the sockets.
+    """
+    try:
+        door = _door(config, accept, now=time.time())
+    except BaseException:
+        _close(sockets)
+        raise
+    return await _open(door, sockets, place, forward)
+
+
+async def bind(hosts: Sequence[str], port: int, count: int = 1) -> list[list[socket.socket]]:
+    """Binds a UDP port for ``count`` workers, and returns for each of them its sockets, one for each address.
+
+    A host is an address, a name (all of its addresses), or "*" for all addresses of both families; on wildcards answers
+    leave from the address that was hit. Port 0 takes a free one, the same on all addresses. See ``bind_group`` for how
+    several workers share a port. Raises ``OSError``, and then leaves nothing open.
+    """
+    loop = asyncio.get_running_loop()
+    workers: list[list[socket.socket]] = [[] for _ in range(count)]
+    try:
+        for host in hosts:
+            at = port or (workers[0][0].getsockname()[1] if workers[0] else 0)
+            infos = await loop.getaddrinfo(
+                None if host == "*" else host, at, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
+            )
+            for sockets, more in zip(workers, bind_group(infos, count), strict=True):
+                sockets += more
+    except BaseException:
+        for sockets in workers:
+            _close(sockets)
+        raise
+    return workers
+
+
+async def _open(door: Door, sockets: Sequence[socket.socket], place: Place, forward: Forward | None) -> Listener:
+    clamped = {warning for sock in sockets if (warning := tune(sock, door.limits.socket_buffer)) is not None}
+    listener = Listener(replace(door, warnings=(*door.warnings, *clamped)), place, forward)
     try:
         for sock in sockets:
             await listener.attach(sock)
     except BaseException:
         listener.close()
-        for sock in sockets:
-            sock.close()
+        _close(sockets)
         raise
     return listener
+
+
+def _close(sockets: Iterable[socket.socket]) -> None:
+    for sock in sockets:
+        sock.close()
 
 
 def _door(config: ServerConfig, accept: Acceptor, *, now: float) -> Door:
@@ -102,6 +160,7 @@ def _door(config: ServerConfig, accept: Acceptor, *, now: float) -> Door:
             entropy=os.urandom,
         ),
         tokens=RetryTokens(Sealer(config.keys, "retry")),
+        reset_token=ResetTokens(config.keys),
         accept=accept,
         warnings=identity.warnings,
     )

@@ -89,12 +89,21 @@ class Endpoint(Protocol):
     """One socket of a listener."""
 
     @property
+    def number(self) -> int:
+        """Which of the listener's sockets it is, from 0."""
+        ...
+
+    @property
     def address(self) -> tuple[Any, ...]:
         """What it is bound to."""
         ...
 
     def sockname(self, path: Path) -> tuple[Any, ...]:
         """Our own socket address on one of its paths."""
+        ...
+
+    def path(self, peer: tuple[Any, ...], local: bytes) -> Path:
+        """The path that a datagram took which came to a socket of another worker, at the same address."""
         ...
 
     def send(self, data: bytes, path: Path) -> None:
@@ -109,7 +118,10 @@ class Endpoint(Protocol):
 class AddressEndpoint(asyncio.DatagramProtocol):
     """A socket that is bound to one address."""
 
-    def __init__(self, sock: socket.socket, receive: Callable[[bytes, Path], object], counters: UdpCounters) -> None:
+    def __init__(
+        self, sock: socket.socket, receive: Callable[[bytes, Path], object], counters: UdpCounters, number: int
+    ) -> None:
+        self.number = number
         self.address: tuple[Any, ...] = sock.getsockname()
         self._sock = sock
         self._receive = receive
@@ -120,6 +132,10 @@ class AddressEndpoint(asyncio.DatagramProtocol):
     def sockname(self, path: Path) -> tuple[Any, ...]:
         return self.address
 
+    def path(self, peer: tuple[Any, ...], local: bytes) -> Path:
+        path = self._paths.get(peer)
+        return path if path is not None else _remember(self._paths, peer, Path(peer, self))
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are asyncio.DatagramTransport in all but name.
         self._transport = cast("asyncio.DatagramTransport", transport)
@@ -128,7 +144,7 @@ class AddressEndpoint(asyncio.DatagramProtocol):
         self._counters.received += 1
         path = self._paths.get(addr)
         if path is None:
-            path = _remember(self._paths, addr, Path(addr, self))
+            path = self.path(addr, b"")
         self._receive(data, path)
 
     def send(self, data: bytes, path: Path) -> None:
@@ -153,8 +169,10 @@ class WildcardEndpoint:
         sock: socket.socket,
         receive: Callable[[bytes, Path], object],
         counters: UdpCounters,
+        number: int,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
+        self.number = number
         self.address: tuple[Any, ...] = sock.getsockname()
         self._sock = sock
         self._receive = receive
@@ -177,6 +195,11 @@ class WildcardEndpoint:
             return self.address
         packed = path.local[:16] if self._is_ipv6 else path.local[4:8]
         return (socket.inet_ntop(self._sock.family, packed), *self.address[1:])
+
+    def path(self, peer: tuple[Any, ...], local: bytes) -> Path:
+        key = (peer, local)
+        path = self._paths.get(key)
+        return path if path is not None else _remember(self._paths, key, Path(peer, self, local))
 
     def _readable(self) -> None:
         for _ in range(BATCH):
@@ -235,11 +258,13 @@ def _ipv6_source(data: bytes) -> bytes:
 
 
 async def open_endpoint(
-    sock: socket.socket, receive: Callable[[bytes, Path], object], counters: UdpCounters
+    sock: socket.socket, receive: Callable[[bytes, Path], object], counters: UdpCounters, number: int = 0
 ) -> Endpoint:
-    """Starts to receive on a bound socket, which it takes over."""
+    """Starts to receive on a bound socket, which it takes over; it is the listener's ``number``th, from 0."""
     loop = asyncio.get_running_loop()
     if is_wildcard(sock) and (sock.family == socket.AF_INET6 or _IP_PKTINFO is not None):
-        return WildcardEndpoint(sock, receive, counters, loop)
-    _, endpoint = await loop.create_datagram_endpoint(lambda: AddressEndpoint(sock, receive, counters), sock=sock)
+        return WildcardEndpoint(sock, receive, counters, number, loop)
+    _, endpoint = await loop.create_datagram_endpoint(
+        lambda: AddressEndpoint(sock, receive, counters, number), sock=sock
+    )
     return endpoint
