@@ -7,7 +7,8 @@ whoever asked: it ends with the session that asked, or when that one cancels it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Final
 
 from pgtrunk_gateway.errors import GatewayError, NoSuchDatabase, ShuttingDown
 from pgtrunk_gateway.reloading import OpenLog, Reloader
@@ -15,9 +16,13 @@ from pgtrunk_gateway.stopping import Patience
 from pgtrunk_gateway.suspending import Suspension
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from pgtrunk_gateway.config.ini import Reader
     from pgtrunk_gateway.console.operations import PoolerState, Wait
     from pgtrunk_gateway.gateway import Gateway
     from pgtrunk_gateway.pool.databases import DatabaseState
+    from pgtrunk_gateway.reloading import Prepared
 
 __all__ = ["GatewayOperations"]
 
@@ -36,6 +41,9 @@ class GatewayOperations:
         self._reloader = Reloader(gateway, open_log)
         self._suspension = Suspension(gateway.context, gateway.pools)
 
+    remarks: Final = ()
+    """Everything is as was asked for, or an error."""
+
     @property
     def state(self) -> PoolerState:
         if self._suspension.active:
@@ -50,15 +58,37 @@ class GatewayOperations:
     def set(self, key: str, value: str) -> None:
         self._reloader.set(key, value)
 
+    def prepare(self, read: Reader) -> Prepared:
+        """The first half of RELOAD: all that can fail, with the texts that ``read`` gives."""
+        return self._reloader.prepare(read)
+
+    def prepare_set(self, key: str, value: str) -> Prepared:
+        """The first half of SET."""
+        return self._reloader.prepare_set(key, value)
+
+    def commit(self, prepared: Prepared, *, silent: bool = False) -> None:
+        """The second half of both; see :meth:`Reloader.commit`."""
+        self._reloader.commit(prepared, silent=silent)
+
     # -- pausing -------------------------------------------------------------------------------------------------------
+    #
+    # What waits has two halves: the first takes effect at once, the second looks whether it is done. The workers of a
+    # fleet do all first halves before anybody waits for a second one.
 
     async def pause(self, database: str | None) -> None:
+        self.begin_pause(database)
+        await self._gateway.pools.wait_idle(database)
+
+    def begin_pause(self, database: str | None) -> None:
+        """The first half of PAUSE."""
         self._check_active()
         if database is not None:
             self._state_of(database)
-        pools = self._gateway.pools
-        pools.pause(database)
-        await pools.wait_idle(database)
+        self._gateway.pools.pause(database)
+
+    async def is_idle(self, database: str | None, patience: float) -> bool:
+        """Whether no backend is leased within ``patience`` seconds."""
+        return await _within(patience, self._gateway.pools.wait_idle(database))
 
     def resume(self, database: str | None) -> None:
         if self._gateway.stopping.begun:
@@ -73,11 +103,28 @@ class GatewayOperations:
         self._gateway.pools.resume(database)
 
     async def suspend(self) -> None:
+        self._check_suspendable()
+        await self._suspension.begin(self._gateway.config.suspend_timeout)
+
+    def begin_suspend(self) -> None:
+        """The first half of SUSPEND."""
+        self._check_suspendable()
+        self._suspension.start()
+
+    async def is_empty(self, patience: float) -> bool:
+        """Whether all buffers of a suspended gateway are empty within ``patience`` seconds."""
+        return not self._suspension.active or await self._suspension.settled(patience)
+
+    def force_suspend(self) -> None:
+        """suspend_timeout has passed: empties what is left."""
+        if self._suspension.active:
+            self._suspension.force()
+
+    def _check_suspendable(self) -> None:
         self._check_active()
         if any(state.paused for state in self._gateway.pools.databases.values()):
             # Their sessions wait with half of their requests in the gateway: nothing would become empty.
             raise _not_now("cannot suspend with paused databases")
-        await self._suspension.begin(self._gateway.config.suspend_timeout)
 
     def _check_active(self) -> None:
         if self.state != "active":
@@ -100,6 +147,10 @@ class GatewayOperations:
         if database is not None:
             self._state_of(database)
         await self._gateway.pools.wait_closed(database)
+
+    async def is_closed(self, database: str | None, patience: float) -> bool:
+        """Whether all that RECONNECT has told to go are gone within ``patience`` seconds."""
+        return await _within(patience, self._gateway.pools.wait_closed(database))
 
     def kill(self, database: str | None) -> None:
         self._check_active()
@@ -144,3 +195,12 @@ def _forced() -> GatewayError:
 
 def _not_now(message: str) -> GatewayError:
     return GatewayError(message, sqlstate="55000", severity="ERROR")
+
+
+async def _within(patience: float, waiting: Awaitable[None]) -> bool:
+    try:
+        async with asyncio.timeout(patience):
+            await waiting
+    except TimeoutError:
+        return False
+    return True

@@ -40,20 +40,34 @@ class Suspension:
 
     async def begin(self, timeout: float) -> None:
         """Returns when all buffers are empty, or after ``timeout`` seconds (0: no limit) have been made so."""
+        self.start()
+        if not await self.settled(timeout):
+            self.force()
+
+    def start(self) -> None:
+        """Nobody is read any more."""
         self._context.suspended = True
         for session in self._context.sessions:
             session.suspend()
         for backend in self._free():
             backend.pause_reading()
+
+    async def settled(self, timeout: float) -> bool:
+        """Waits until all buffers are empty, at most ``timeout`` seconds (0: no limit) -> whether they are."""
         try:
             async with asyncio.timeout(timeout or None):
                 while any(self._full()):  # noqa: ASYNC110 - a transport has no event for an empty buffer
                     await asyncio.sleep(_LOOK)
         except TimeoutError:
-            for session in list(self._full()):
-                session.kill(ShuttingDown("suspend_timeout"))
-                # It would not take that either.
-                session.transport.abort()
+            return False
+        return True
+
+    def force(self) -> None:
+        """Closes those who have not taken what is meant for them."""
+        for session in list(self._full()):
+            session.kill(ShuttingDown("suspend_timeout"))
+            # It would not take that either.
+            session.transport.abort()
 
     def end(self) -> None:
         """Everybody is read again."""

@@ -92,7 +92,7 @@ COLUMNS: Final = {
 }
 """PgBouncer's, with i for int4, q for int8, n for numeric and s for text."""
 COLUMNS["ACTIVE_SOCKETS"] = COLUMNS["SOCKETS"]
-OURS: Final = {"CONNECTIONS", "PINS", "STREAMS"}
+OURS: Final = {"CONNECTIONS", "FLEET", "HOSTS", "PINS", "STREAMS"}
 LETTERS: Final = {Kind.INT4: "i", Kind.INT8: "q", Kind.NUMERIC: "n", Kind.TEXT: "s"}
 
 

@@ -35,6 +35,7 @@ class FakeOperations:
         self.gate = asyncio.Event()
         self.gate.set()
         self.error: Exception | None = None
+        self.remarks: list[str] = []
 
     def _ask(self, *words: Any) -> None:
         self.asked.append(words)

@@ -20,6 +20,7 @@ from .reading import read_values
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from .ini import Reader
     from .reading import Reading
     from .settings import Config
 
@@ -51,13 +52,15 @@ class Loaded:
         return self.sources.get(key, Source(self.path))
 
 
-def load(path: str | PathLike[str]) -> Loaded:
+def load(path: str | PathLike[str], read: Reader | None = None, *, on_disk: bool = True) -> Loaded:
     """The configuration in the file `path` and those that it includes.
+
+    `read` gives their texts, as `read_file` does. Unless `on_disk`, nobody looks for the files that they name.
 
     :raises InvalidConfig: with all that is wrong, each with file, line, value and what is allowed.
     """
     path = fspath(path)
-    document = parse(path, read_file)
+    document = parse(path, read or read_file)
     reading = read_values(document)
     config = build(reading)
     checks = Checks(path, reading, config)
@@ -66,7 +69,7 @@ def load(path: str | PathLike[str]) -> Loaded:
         where = found.source if isinstance(found, Remark) else found
         return document.paths.index(where.path or path), where.line or 0
 
-    faults = [*reading.faults, *checks.of_disk()]
+    faults = [*reading.faults, *(checks.of_disk() if on_disk else ())]
     if not reading.faults:
         faults += checks.between_keys()
     if faults:

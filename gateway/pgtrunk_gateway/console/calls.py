@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pgtrunk_gateway.console.columns import texts
+from pgtrunk_gateway.console.merging import WORKER
 from pgtrunk_gateway.console.shows import SHOWS
 from pgtrunk_gateway.console.verbs import VERBS
 from pgtrunk_gateway.console.words import Mark, Statement, Word, invalid, statements
@@ -41,13 +42,14 @@ FAKES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """``SHOW name``."""
+    """``SHOW name``; ``by_worker``: rows of all workers one by one, each with the number of its worker."""
 
     show: Show
+    by_worker: bool = False
 
     @property
     def columns(self) -> Sequence[Column]:
-        return self.show.columns
+        return (*self.show.columns, WORKER) if self.by_worker else self.show.columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +89,13 @@ class Act:
 Call: TypeAlias = Look | Help | Fake | Set | Act
 
 
-def read(sql: str) -> list[Call]:
-    """What ``sql`` calls for, in order. Raises :class:`InvalidCommand`, :class:`InvalidArgument`."""
-    return [_call(statement) for statement in statements(sql)]
+def read(sql: str, *, fleet: bool = False) -> list[Call]:
+    """What ``sql`` calls for, in order; in a ``fleet`` some answers have a column more. Raises
+    :class:`InvalidCommand`, :class:`InvalidArgument`."""
+    return [_call(statement, fleet=fleet) for statement in statements(sql)]
 
 
-def _call(statement: Statement) -> Call:
+def _call(statement: Statement, *, fleet: bool) -> Call:
     name, *rest = statement.words
     if name.mark not in (Mark.PLAIN, Mark.QUOTED):
         raise invalid(statement.source)
@@ -100,22 +103,30 @@ def _call(statement: Statement) -> Call:
         case "SET":
             return _set(statement)
         case "SHOW" | "SELECT":
-            return _show(statement)
+            return _show(statement, fleet=fleet)
         case word if word in VERBS:
             return _act(VERBS[word], rest, statement)
         case word:
             raise invalid(statement.source, _nearest(word, {**_shows(), **{verb: verb for verb in VERBS}}))
 
 
-def _show(statement: Statement) -> Call:
-    name = _only(statement.words[1:], statement)
+def _show(statement: Statement, *, fleet: bool) -> Call:
+    match statement.words[1:]:
+        case [word, Word(by, Mark.PLAIN), Word(worker, Mark.PLAIN)] if (by.upper(), worker.upper()) == ("BY", "WORKER"):
+            words, by_worker = (word,), True
+        case words:
+            by_worker = False
+    name = _only(words, statement)
+    if name.upper() in SHOWS:
+        show = SHOWS[name.upper()]
+        return Look(show, (by_worker or (fleet and show.by_worker)) and WORKER not in show.columns)
+    if by_worker:
+        raise invalid(statement.source, _nearest(name.upper(), _shows()))
     if name.lower() in FAKES:
         return Fake(name.lower(), is_set=False, columns=texts(name.lower()))
     if name.upper() == "HELP":
         return Help()
-    if name.upper() not in SHOWS:
-        raise invalid(statement.source, _nearest(name.upper(), _shows()))
-    return Look(SHOWS[name.upper()])
+    raise invalid(statement.source, _nearest(name.upper(), _shows()))
 
 
 def _shows() -> dict[str, str]:

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from pgtrunk_gateway.console.session import ConsoleSession
-from pgtrunk_gateway.console.view import View
+from pgtrunk_gateway.console.view import ALONE, Place, View
 from pgtrunk_gateway.errors import GatewayError, ShuttingDown
 from pgtrunk_gateway.stats.averages import Figures
 from pgtrunk_gateway.stats.counters import PoolStats
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from pgtrunk_gateway.config.load import Loaded
     from pgtrunk_gateway.console.operations import Operations
+    from pgtrunk_gateway.console.others import Others
     from pgtrunk_gateway.fronts.front import Front
     from pgtrunk_gateway.pool.pools import Pools
     from pgtrunk_gateway.relay.context import Context
@@ -43,15 +44,19 @@ class Console:
         pools: Pools,
         fronts: Callable[[], Sequence[Front]],
         loaded: Callable[[], Loaded],
+        place: Place = ALONE,
     ) -> None:
         self.sessions: set[ConsoleSession] = set()
         self.operations = operations
+        self.others: Others | None = None
+        """Of a fleet, once the gateway is one of it."""
         self.stats = PoolStats()
         """What has been done at the console itself."""
         self.recorder = Recorder(
             self._read,
             period=lambda: context.config.stats_period,
-            logs=lambda: context.config.log_stats,
+            # A fleet logs the sum: the supervisor does.
+            logs=lambda: context.config.log_stats and self.others is None,
         )
         self.view = View(
             context=context,
@@ -63,6 +68,8 @@ class Console:
             consoles=self.sessions,
             now=lambda: asyncio.get_running_loop().time(),
             wall=time.time,
+            place=place,
+            since=asyncio.get_running_loop().time(),
         )
         self.parameters: Mapping[str, str] = {
             # Drivers read a version's numbers, and PgBouncer's form of it is what they know.
@@ -99,8 +106,13 @@ class Console:
     def left(self, session: ConsoleSession) -> None:
         """Its connection is gone."""
         self.sessions.discard(session)
-        if not self.sessions and self.operations.state == "suspended":
-            # Nobody may come who would resume. A gateway that is stopping does not.
+        if self.sessions or self.operations.state != "suspended":
+            return
+        # Nobody may come who would resume.
+        if self.others is not None:
+            self.others.deserted()
+        else:
+            # A gateway that is stopping does not.
             with contextlib.suppress(GatewayError):
                 self.operations.resume(None)
 

@@ -89,9 +89,10 @@ class _Rows:
 
 
 class Exchange:
-    """One console session's protocol, from behind its login."""
+    """One console session's protocol, from behind its login; ``fleet``: see :func:`read`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, fleet: bool = False) -> None:
+        self._fleet = fleet
         self.call: Call | None = None
         """To be run now."""
         self.ended = False
@@ -144,6 +145,8 @@ class Exchange:
         self.call = None
         if reply.notice is not None:
             self._write(server.notice("00000", reply.notice, detail=reply.detail))
+        for warning in reply.warnings:
+            self._write(server.notice("01000", warning, severity="WARNING"))
         if reply.table is None:
             self._complete(reply.tag)
         elif self._portal is None:
@@ -208,7 +211,7 @@ class Exchange:
             self.failed(error)
 
     def _query(self, body: bytes) -> None:
-        self._calls.extend(read(_sql(client.text(body)[0])))
+        self._calls.extend(read(_sql(client.text(body)[0]), fleet=self._fleet))
         if not self._calls:
             self._write(_EMPTY_QUERY + server.ready())
 
@@ -220,7 +223,7 @@ class Exchange:
         sql, _ = client.text(body, at)
         if name and name in self._statements:
             raise DuplicateStatement(f'prepared statement "{_shown(name)}" already exists')
-        calls = read(_sql(sql))
+        calls = read(_sql(sql), fleet=self._fleet)
         if len(calls) > 1:
             raise InvalidCommand("cannot insert multiple commands into a prepared statement")
         _check_room(self._statements, name, _STATEMENTS, "prepared statements")

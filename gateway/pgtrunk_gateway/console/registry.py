@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.console.columns import Column, Row
+    from pgtrunk_gateway.console.merging import Merge
     from pgtrunk_gateway.console.operations import Operations
     from pgtrunk_gateway.console.view import View
 
@@ -55,6 +56,17 @@ class Show:
     rows: Rows
     for_admins: bool
     """Not for stats_users."""
+    merge: Merge | None = None
+    """What a fleet answers; None: the rows of all workers, or of the one that is asked if ``alike``."""
+    also: tuple[str, ...] = ()
+    """Shows that ``merge`` wants beside this one, or what else is known: DEPARTED, ROSTER."""
+    alike: bool = False
+    """Whether all workers of a fleet would answer the same."""
+
+    @property
+    def by_worker(self) -> bool:
+        """Whether a fleet answers with what each of its workers has."""
+        return self.merge is None and not self.alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +85,19 @@ SHOWS: Final[dict[str, Show]] = {}
 VERBS: Final[dict[str, Verb]] = {}
 
 
-def show(name: str, columns: Sequence[Column], *, for_admins: bool = False) -> Callable[[Rows], Rows]:
-    """Makes a function the answer to ``SHOW name``."""
+def show(
+    name: str,
+    columns: Sequence[Column],
+    *,
+    for_admins: bool = False,
+    merge: Merge | None = None,
+    also: Sequence[str] = (),
+    alike: bool = False,
+) -> Callable[[Rows], Rows]:
+    """Makes a function the answer to ``SHOW name``; see :class:`Show`."""
 
     def register(rows: Rows) -> Rows:
-        SHOWS[name] = Show(name, columns, rows, for_admins)
+        SHOWS[name] = Show(name, columns, rows, for_admins, merge, tuple(also), alike)
         return rows
 
     return register
@@ -95,7 +115,8 @@ def verb(name: str, argument: Argument, *, undo: Act | None = None) -> Callable[
 
 def usage() -> str:
     """What SHOW HELP says."""
-    lines = [*_show_lines(), "SET key = arg", *(each.name + each.argument.value for each in VERBS.values())]
+    verbs = [each.name + each.argument.value for each in VERBS.values()]
+    lines = [*_show_lines(), "SHOW <any of these> BY WORKER", "SET key = arg", *verbs]
     return "".join(f"\n\t{line}" for line in lines)
 
 

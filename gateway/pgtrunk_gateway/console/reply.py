@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,3 +20,5 @@ class Reply:
     table: Table | None = None
     notice: str | None = None
     detail: str = ""
+    warnings: Sequence[str] = ()
+    """What is not as it should be, though the command has been run."""

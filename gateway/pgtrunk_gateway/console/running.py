@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, assert_never
 from pgtrunk_gateway.config.entries import CONSOLE_NAMES
 from pgtrunk_gateway.console.calls import FAKES, Act, Call, Fake, Help, Look, Set
 from pgtrunk_gateway.console.columns import Table
+from pgtrunk_gateway.console.operations import done
 from pgtrunk_gateway.console.registry import Argument, usage
 from pgtrunk_gateway.console.reply import Reply
 from pgtrunk_gateway.errors import ConfigError, GatewayError, InvalidArgument, NotAllowed
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.console.operations import Operations
+    from pgtrunk_gateway.console.others import Others
     from pgtrunk_gateway.console.view import View
 
 __all__ = ["run", "undo"]
@@ -22,8 +24,8 @@ __all__ = ["run", "undo"]
 log = logging.getLogger(__name__)
 
 
-async def run(call: Call, view: View, operations: Operations, *, admin: bool) -> Reply:
-    """Raises a :class:`GatewayError` where it is not done."""
+async def run(call: Call, view: View, operations: Operations, *, admin: bool, others: Others | None = None) -> Reply:
+    """``others`` are those of a fleet. Raises a :class:`GatewayError` where it is not done."""
     match call:
         case Help():
             return Reply("SHOW", notice="Console usage", detail=usage())
@@ -34,11 +36,17 @@ async def run(call: Call, view: View, operations: Operations, *, admin: bool) ->
         case Look(show):
             if show.for_admins:
                 _check_rights(admin)
-            return Reply("SHOW", Table(show.columns, show.rows(view)))
+            if others is not None:
+                collected = await others.collect(show, by_worker=call.by_worker)
+                return Reply("SHOW", Table(call.columns, collected.rows), warnings=collected.remarks)
+            rows = show.rows(view)
+            if call.by_worker:
+                rows = ((*row, view.place.worker) for row in rows)
+            return Reply("SHOW", Table(call.columns, rows))
         case Set(key, value):
             _check_rights(admin)
-            operations.set(key, value)
-            return Reply(f"SET {key}={value}")
+            await done(operations.set(key, value))
+            return Reply(f"SET {key}={value}", warnings=operations.remarks)
         case Act():
             return await _act(call, operations, admin=admin)
         case _:
@@ -67,7 +75,7 @@ async def _act(call: Act, operations: Operations, *, admin: bool) -> Reply:
         raise GatewayError(
             "RELOAD failed, see logs for additional details", sqlstate=error.sqlstate, detail=str(error)
         ) from error
-    return Reply(verb.name)
+    return Reply(verb.name, warnings=operations.remarks)
 
 
 def _check_rights(admin: bool) -> None:

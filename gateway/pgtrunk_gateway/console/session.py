@@ -63,7 +63,7 @@ class ConsoleSession(asyncio.Protocol):
         """Done when the connection is gone."""
         self.since = self.asked_at = self._loop.time()
         self._console = console
-        self._exchange = Exchange()
+        self._exchange = Exchange(fleet=console.others is not None)
         self._inbox = Inbox()
         if rest:
             self._inbox.data_received(rest)
@@ -171,18 +171,27 @@ class ConsoleSession(asyncio.Protocol):
 
     async def _run(self, call: Call) -> None:
         console = self._console
+        # Its own of a fleet: it remembers what there is to undo.
+        operations = console.operations if console.others is None else console.others.command()
         self.asked_at = self._loop.time()
         console.stats.xact_count += 1
-        self._running = running = self._loop.create_task(
-            run(call, console.view, console.operations, admin=self.admin), name=f"console C-{self.id} command"
-        )
+        begun = False
+
+        async def begin() -> Reply:
+            nonlocal begun
+            begun = True
+            return await run(call, console.view, operations, admin=self.admin, others=console.others)
+
+        self._running = running = self._loop.create_task(begin(), name=f"console C-{self.id} command")
         try:
             async with asyncio.timeout(_LINGER if self._said_all else None) as self._deadline:
                 reply = await running
         except asyncio.CancelledError:
             if not self._is_cancelled(running):
                 raise
-            await undo(call, console.operations)
+            # One that was cancelled before it began has paused nothing; somebody else may have.
+            if begun:
+                await undo(call, operations)
             self._exchange.failed(QueryCanceled())
         except GatewayError as error:
             self._exchange.failed(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from pgtrunk_gateway.console.operations import done
 from pgtrunk_gateway.console.registry import VERBS, Argument, verb
 from pgtrunk_gateway.errors import InvalidArgument
 
@@ -27,7 +28,7 @@ async def reload(operations: Operations, argument: str) -> None:
 
 
 async def _resume(operations: Operations, argument: str) -> None:
-    operations.resume(argument or None)
+    await done(operations.resume(argument or None))
 
 
 @verb("PAUSE", Argument.OPTIONAL_DATABASE, undo=_resume)
@@ -40,29 +41,29 @@ verb("RESUME", Argument.OPTIONAL_DATABASE)(_resume)
 
 @verb("DISABLE", Argument.DATABASE)
 async def disable(operations: Operations, argument: str) -> None:
-    operations.disable(argument)
+    await done(operations.disable(argument))
 
 
 @verb("ENABLE", Argument.DATABASE)
 async def enable(operations: Operations, argument: str) -> None:
-    operations.enable(argument)
+    await done(operations.enable(argument))
 
 
 @verb("RECONNECT", Argument.OPTIONAL_DATABASE)
 async def reconnect(operations: Operations, argument: str) -> None:
-    operations.reconnect(argument or None)
+    await done(operations.reconnect(argument or None))
 
 
 @verb("KILL", Argument.OPTIONAL_DATABASE)
 async def kill(operations: Operations, argument: str) -> None:
-    operations.kill(argument or None)
+    await done(operations.kill(argument or None))
 
 
 @verb("KILL_CLIENT", Argument.CLIENT)
 async def kill_client(operations: Operations, argument: str) -> None:
     if not (argument.isascii() and argument.isdigit() and len(argument) <= _MAX_ID):
         raise InvalidArgument("invalid client pointer supplied", hint='The column "id" of SHOW CLIENTS has it.')
-    operations.kill_client(int(argument))
+    await done(operations.kill_client(int(argument)))
 
 
 @verb("SUSPEND", Argument.NONE, undo=_resume)
@@ -72,7 +73,7 @@ async def suspend(operations: Operations, argument: str) -> None:
 
 @verb("SHUTDOWN", Argument.WAIT)
 async def shutdown(operations: Operations, argument: str) -> None:
-    operations.shutdown(_WAITS[argument.upper()])
+    await done(operations.shutdown(_WAITS[argument.upper()]))
     if not argument:
         # As PgBouncer has it: the connection's end tells that the gateway is gone.
         await asyncio.sleep(_LAST)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.config.load import Loaded
@@ -16,7 +16,20 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.relay.context import Context
     from pgtrunk_gateway.stats.recorder import Recorder
 
-__all__ = ["View"]
+__all__ = ["ALONE", "Place", "View"]
+
+
+class Place(NamedTuple):
+    """Which gateway of a fleet this is."""
+
+    worker: int = 0
+    """From 0."""
+    generation: int = 0
+    """Counts the fleets that had the same ports one after the other."""
+
+
+ALONE: Final = Place()
+"""In no fleet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +48,9 @@ class View:
     """Seconds of the event loop's clock, as sessions and backends keep them."""
     wall: Callable[[], float]
     """Seconds since 1970."""
+    place: Place = ALONE
+    since: float = 0.0
+    """When the gateway started, by :attr:`now`."""
 
     @property
     def config(self) -> Config:

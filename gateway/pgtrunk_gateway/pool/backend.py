@@ -9,7 +9,6 @@ What it does between two sessions is in :mod:`~pgtrunk_gateway.pool.recovery`.
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Final
 
 from pgtrunk.wire import backend as server
@@ -17,6 +16,7 @@ from pgtrunk.wire import frontend as client
 from pgtrunk_gateway.errors import BackendLost, GatewayError, ShuttingDown
 from pgtrunk_gateway.pool.backend_state import BackendState
 from pgtrunk_gateway.pool.errand import Errand
+from pgtrunk_gateway.pool.numbers import Numbers
 from pgtrunk_gateway.pool.recovery import OUT_OF_STEP, Recoverable
 from pgtrunk_gateway.session import owed
 from pgtrunk_gateway.session.parameters import profile
@@ -32,15 +32,28 @@ if TYPE_CHECKING:
 
 __all__ = ["OUT_OF_STEP", "Backend", "BackendState", "Errand", "ids"]
 
-ids: Final = itertools.count(1)
-"""Of backends and sessions together, as in PgBouncer: a number in the log or the console means one of them."""
+ids: Final = Numbers()
+"""Of backends and sessions together, as in PgBouncer: a number in the log or the console means one of them, in a fleet
+too."""
 _AHEAD: Final = (*owed.BEGIN, owed.FAILING)
 
 
 class Backend(Recoverable):
     """Made from a transport on which the login is done. ``key`` is None for a server that gave none."""
 
-    __slots__ = ("_on_lost", "born", "expires", "idle_since", "key", "lease", "stats", "target")
+    __slots__ = (
+        "_on_lost",
+        "born",
+        "expires",
+        "hung_up",
+        "idle_since",
+        "key",
+        "lease",
+        "lingers",
+        "stats",
+        "target",
+        "watch",
+    )
 
     def __init__(
         self,
@@ -60,6 +73,12 @@ class Backend(Recoverable):
         self.lease = 0
         """Number of the lease, to tell whether the one that a cancel was meant for is over."""
         self.born = self.idle_since = self.expires = 0.0
+        self.watch: Callable[[Backend], None] | None = None
+        """Told when it has reported a setting, or refused to write: its server may not be what it was."""
+        self.lingers = False
+        """Whether the connection stays open at its end, until Postgres has closed it (:mod:`.parting`)."""
+        self.hung_up = False
+        """Whether Postgres has closed it."""
         self._on_lost = on_lost
 
     @property
@@ -93,6 +112,8 @@ class Backend(Recoverable):
         if not replies.queue and not replies.partial:
             if replies.profile_changed:
                 self.profile = profile(replies.parameters, replies.others)
+                if self.watch is not None:
+                    self.watch(self)
             holder.settled()
 
     # -- leases --------------------------------------------------------------------------------------------------------
@@ -105,6 +126,11 @@ class Backend(Recoverable):
     def release(self) -> None:
         """The holder gives it back: settled, outside a transaction, and without a cancel on its way to it."""
         self.holder = None
+        if (fatal := self.replies.fatal) is not None:
+            # It has said that it goes away: nobody shall get it before it does.
+            self.idle_since = self._loop.time()
+            self.close(server.parse_error(fatal).message)
+            return
         self._on_free(self)
 
     def _is_free(self, errand: Errand | None) -> None:
@@ -129,16 +155,18 @@ class Backend(Recoverable):
             return
         if self.state is BackendState.OPEN and self.holder is None:
             self.transport.write(client.TERMINATE_MESSAGE)
-            self.transport.close()
+            if not self.lingers:
+                self.transport.close()
         else:
             # Terminate would wait for the end of what runs.
             self.transport.abort()
         self._lost(reason)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.hung_up = True
         fatal = self.replies.fatal
         if fatal is not None:
-            self._lost(server.parse_error(fatal).message, told=True)
+            self._lost(server.parse_error(fatal).message, told=not self.replies.unasked)
         else:
             self._lost(f"server conn crashed? ({exc})" if exc else "server conn crashed?")
 

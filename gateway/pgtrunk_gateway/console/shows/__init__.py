@@ -6,7 +6,7 @@ PgBouncer's columns come first, with its names, types and order; what it does no
 from pgtrunk_gateway.console.registry import SHOWS
 
 # isort: off
-from pgtrunk_gateway.console.shows import about, pools, entries, sockets, statistics, quic, peers
+from pgtrunk_gateway.console.shows import about, pools, entries, hosts, sockets, statistics, quic, peers, fleet
 # isort: on
 
-__all__ = ["SHOWS", "about", "entries", "peers", "pools", "quic", "sockets", "statistics"]
+__all__ = ["SHOWS", "about", "entries", "fleet", "hosts", "peers", "pools", "quic", "sockets", "statistics"]

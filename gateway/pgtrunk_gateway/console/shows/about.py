@@ -6,23 +6,25 @@ import resource
 import sys
 from collections.abc import Iterable
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pgtrunk_gateway.config.keys import MAIN
 from pgtrunk_gateway.console.columns import ints, texts
+from pgtrunk_gateway.console.merging import by_key
 from pgtrunk_gateway.console.registry import show
 from pgtrunk_gateway.errors import NotSupported
 from pgtrunk_gateway.fronts.quic import QuicFront
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.config.key import Key
-    from pgtrunk_gateway.console.columns import Row
+    from pgtrunk_gateway.console.columns import Row, Value
+    from pgtrunk_gateway.console.merging import Group
     from pgtrunk_gateway.console.view import View
 
 __all__: list[str] = []
 
 
-@show("CONFIG", texts("key value default changeable"))
+@show("CONFIG", texts("key value default changeable"), alike=True)
 def show_config(view: View) -> Iterable[Row]:
     for key in MAIN.values():
         yield key.name, _value(key, view), key.default, "yes" if key.changeable else "no"
@@ -37,12 +39,21 @@ def _value(key: Key, view: View) -> str:
     return key.kind.write(view.loaded.reading.main.get(key.name, key.default_value))
 
 
-@show("VERSION", texts("version"))
+@show("VERSION", texts("version"), alike=True)
 def show_version(view: View) -> Iterable[Row]:
     yield (f"pgtrunk-gateway {version('pgtrunk')}",)
 
 
-@show("STATE", texts("key value"))
+def _state(name: str, group: Group) -> Value:
+    """A fleet is active where all of it is, and paused where any of it is."""
+    every = all if group["key"][0] == "active" else any
+    return "yes" if every(value == "yes" for value in group[name]) else "no"
+
+
+_STATE: Final = texts("key value")
+
+
+@show("STATE", _STATE, merge=by_key("STATE", _STATE, "key", {"value": _state}))
 def show_state(view: View) -> Iterable[Row]:
     for state in ("active", "paused", "suspended"):
         yield state, "yes" if view.operations.state == state else "no"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from pgtrunk_gateway.console.columns import ints, texts
+from pgtrunk_gateway.console.merging import Rule, by_key, most, total
 from pgtrunk_gateway.console.registry import show
 
 if TYPE_CHECKING:
@@ -33,16 +34,25 @@ def users(view: View) -> list[str]:
     return sorted(known)
 
 
+_DATABASES: Final = (
+    *texts("name host"),
+    *ints("port"),
+    *texts("database force_user"),
+    *ints("pool_size min_pool_size reserve_pool_size server_lifetime"),
+    *texts("pool_mode load_balance_hosts"),
+    *ints("max_connections current_connections max_client_connections current_client_connections paused disabled"),
+)
+_USERS: Final = (
+    *texts("name pool_size reserve_pool_size pool_mode"),
+    *ints("max_user_connections current_connections max_user_client_connections current_client_connections"),
+)
+_CURRENT: Final[Mapping[str, Rule]] = {"current_connections": total, "current_client_connections": total}
+
+
 @show(
     "DATABASES",
-    (
-        *texts("name host"),
-        *ints("port"),
-        *texts("database force_user"),
-        *ints("pool_size min_pool_size reserve_pool_size server_lifetime"),
-        *texts("pool_mode load_balance_hosts"),
-        *ints("max_connections current_connections max_client_connections current_client_connections paused disabled"),
-    ),
+    _DATABASES,
+    merge=by_key("DATABASES", _DATABASES, "name", {**_CURRENT, "paused": most, "disabled": most}),
 )
 def show_databases(view: View) -> Iterable[Row]:
     clients = Counter(session.admission.database for session in view.context.sessions if session.admission is not None)
@@ -62,7 +72,7 @@ def _database(view: View, entry: DatabaseConfig, clients: int) -> Row:
     account = pools.database_accounts.get(entry.name)
     return (
         entry.name,
-        entry.host,
+        ",".join(place.host for place in entry.places) or None,
         entry.port,
         entry.server_dbname,
         entry.user,
@@ -71,7 +81,7 @@ def _database(view: View, entry: DatabaseConfig, clients: int) -> Row:
         config.reserve_pool_size if entry.reserve_pool_size is None else entry.reserve_pool_size,
         int(config.resolve_server_lifetime(entry)),
         entry.pool_mode,
-        None,
+        entry.load_balance_hosts if entry.others else None,
         config.resolve_max_db_connections(entry),
         account.count if account is not None else 0,
         config.resolve_max_db_client_connections(entry),
@@ -81,13 +91,7 @@ def _database(view: View, entry: DatabaseConfig, clients: int) -> Row:
     )
 
 
-@show(
-    "USERS",
-    (
-        *texts("name pool_size reserve_pool_size pool_mode"),
-        *ints("max_user_connections current_connections max_user_client_connections current_client_connections"),
-    ),
-)
+@show("USERS", _USERS, merge=by_key("USERS", _USERS, "name", _CURRENT))
 def show_users(view: View) -> Iterable[Row]:
     sessions = [session.admission.user for session in view.context.sessions if session.admission is not None]
     clients = Counter([*sessions, *(console.user for console in view.consoles)])
