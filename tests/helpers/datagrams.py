@@ -75,6 +75,15 @@ class Relay:
             with contextlib.suppress(OSError):
                 forward(data)
 
+    def rebind(self) -> None:
+        """All clients are at other addresses from now on, as behind a NAT that has forgotten them."""
+        for client, way in list(self._ways.items()):
+            self._loop.remove_reader(way)
+            way.close()
+            new = self._ways[client] = self._socket()
+            new.connect(self._target)
+            self._loop.add_reader(new, self._back, new, client)
+
     def close(self) -> None:
         self._under_way.clear()
         for each in (self._front, *self._ways.values()):

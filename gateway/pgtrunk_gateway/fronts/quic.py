@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
+import socket
 import time
 from typing import TYPE_CHECKING
 
 from pgtrunk.errors import CertificateFileError
 from pgtrunk.quic.config import ByteBudget, QuicLimits
-from pgtrunk.quic.server import Identity, Listener, ServerConfig, listen
+from pgtrunk.quic.server import Identity, Listener, ServerConfig, listen, listen_on
+from pgtrunk.quic.steering import Place
 from pgtrunk_gateway.address import readable
+from pgtrunk_gateway.fleet.forwarding import Inlet, Outlets
+from pgtrunk_gateway.fleet.steering import LET_GO, elders_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from pgtrunk.quic.driver import ConnectionDriver
+    from pgtrunk.quic.server import Acceptor
     from pgtrunk_gateway.config.load import Loaded
     from pgtrunk_gateway.config.settings import Config
     from pgtrunk_gateway.errors import ConfigError
+    from pgtrunk_gateway.fleet.fleet import Fleet
     from pgtrunk_gateway.fronts.front import SessionFactory
 
 __all__ = ["QuicFront"]
@@ -27,6 +32,9 @@ __all__ = ["QuicFront"]
 log = logging.getLogger(__name__)
 
 _KEY_OCTETS = 32
+_LETS_GO = 100.0
+"""Seconds that the supervisor has to leave the sockets to the worker: in an online restart all workers get theirs at
+once, and so it takes as long as the slowest of them to start."""
 
 
 class QuicFront:
@@ -34,53 +42,88 @@ class QuicFront:
 
     name = "quic"
 
-    def __init__(self, listeners: Sequence[Listener], budget: ByteBudget) -> None:
-        self.listeners = listeners
+    def __init__(
+        self, listener: Listener, budget: ByteBudget, inlet: Inlet | None = None, outlets: Outlets | None = None
+    ) -> None:
+        self.listener = listener
         self.budget = budget
         """What all connections hold unread, and may hold (quic_memory_budget)."""
-        addresses = [address for listener in listeners for address in listener.addresses]
-        self.addresses = [readable(address) for address in addresses]
-        self.port: int = addresses[0][1]
+        self.inlet, self.outlets = inlet, outlets
+        """In a fleet: datagrams from and to other workers."""
+        self.addresses = [readable(address) for address in listener.addresses]
+        self.port: int = listener.addresses[0][1]
 
     @classmethod
-    async def listen(cls, loaded: Loaded, session: SessionFactory) -> QuicFront:
-        """Raises :class:`ConfigError` for certificates that do not load, OSError where an address is not to be had."""
+    async def listen(cls, loaded: Loaded, session: SessionFactory, fleet: Fleet | None = None) -> QuicFront:
+        """A worker of a ``fleet`` has its sockets from the supervisor.
+
+        Raises :class:`ConfigError` for certificates that do not load, OSError where an address is not to be had.
+        """
         config = loaded.config
         budget = ByteBudget(config.quic_memory_budget)
-        server = _server_config(config, budget)
-        listeners: list[Listener] = []
+        keys = fleet.charter.secrets.quic_keys if fleet is not None else (os.urandom(_KEY_OCTETS),)
+        server = _server_config(config, budget, keys)
         try:
-            for host in config.quic_listen_addr:
-                port = config.quic_listen_port or (listeners[0].addresses[0][1] if listeners else 0)
-                listeners.append(await listen(host, port, config=server, accept=lambda _: session("quic")))
+            if fleet is None:
+                front = cls(
+                    await listen(
+                        config.quic_listen_addr,
+                        config.quic_listen_port,
+                        config=server,
+                        accept=lambda _: session("quic"),
+                    ),
+                    budget,
+                )
+            else:
+                front = await cls._join(fleet, server, lambda _: session("quic"))
         except CertificateFileError as error:
             raise _blamed(loaded, error) from error
-        except BaseException:
-            await cls._close(listeners)
-            raise
-        for warning in dict.fromkeys(warning for listener in listeners for warning in listener.warnings):
+        for warning in dict.fromkeys(front.listener.warnings):
             log.warning("quic: %s", warning)
-        return cls(listeners, budget)
+        return front
+
+    @classmethod
+    async def _join(cls, fleet: Fleet, server: ServerConfig, accept: Acceptor) -> QuicFront:
+        charter = fleet.charter
+        answer = await fleet.member.bus.ask(LET_GO, timeout=_LETS_GO)
+        elders = elders_of(charter.elders)
+        if elders is not None:
+            elders.begins({bytes.fromhex(each): (at[0], at[1]) for each, at in answer.get("begin", {}).items()})
+        outlets = Outlets({index: socket.socket(fileno=end) for index, end in charter.forward_out.items()})
+        try:
+            listener = await listen_on(
+                [socket.socket(fileno=descriptor) for descriptor in charter.udp],
+                config=server,
+                accept=accept,
+                place=Place(charter.index, charter.count, charter.generation),
+                forward=outlets.send,
+                elders=elders,
+            )
+        except BaseException:
+            outlets.close()
+            raise
+        inlet = Inlet(socket.socket(fileno=charter.forward_in), listener.take)
+        return cls(listener, server.budget, inlet, outlets)
 
     @property
     def connections(self) -> int:
         """QUIC connections whose handshake is complete."""
-        return sum(listener.connections for listener in self.listeners)
+        return self.listener.connections
 
     @property
     def drivers(self) -> list[ConnectionDriver]:
         """The connections themselves, for whoever wants to see more of them."""
-        return [driver for listener in self.listeners for driver in listener.drivers]
+        return self.listener.drivers
 
     @property
     def half_open(self) -> int:
         """Handshakes in progress."""
-        return sum(listener.half_open for listener in self.listeners)
+        return self.listener.half_open
 
     @property
     def streams(self) -> int:
         """Open streams; each is a session, or about to become one."""
-        return sum(listener.streams for listener in self.listeners)
+        return self.listener.streams
 
     def prepare(self, loaded: Loaded) -> Callable[[], None]:
         """For new connections: the certificates as they are now, and other limits. Without quic_cert_file all stays."""
@@ -99,38 +142,43 @@ class QuicFront:
         for warning in identity.warnings:
             log.warning("quic: %s", warning)
         self.budget.limit = config.quic_memory_budget
-        for listener in self.listeners:
-            listener.reload_certificates(identity)
-            listener.reload_limits(_limits(config), config.quic_retry)
+        self.listener.reload_certificates(identity)
+        self.listener.reload_limits(_limits(config), config.quic_retry)
+
+    def retire(self) -> list[bytes]:
+        """See :meth:`Listener.retire`: others have the sockets. Streams of connections that are here are served on."""
+        return self.listener.retire()
+
+    async def unretire(self) -> None:
+        """They have not, after all."""
+        await self.listener.unretire()
 
     def drain(self) -> None:
         self.stop_accepting()
 
     def stop_accepting(self) -> None:
-        for listener in self.listeners:
-            listener.stop_accepting()
+        self.listener.stop_accepting()
 
     async def close(self) -> None:
-        await self._close(self.listeners)
-
-    @staticmethod
-    async def _close(listeners: Sequence[Listener]) -> None:
-        for listener in listeners:
-            listener.close()
-        await asyncio.gather(*(listener.wait_closed() for listener in listeners))
+        self.listener.close()
+        await self.listener.wait_closed()
+        if self.inlet is not None:
+            self.inlet.close()
+        if self.outlets is not None:
+            self.outlets.close()
 
 
 def _blamed(loaded: Loaded, error: CertificateFileError) -> ConfigError:
     return loaded.at(error.setting or "quic_cert_file").error(str(error))
 
 
-def _server_config(config: Config, budget: ByteBudget) -> ServerConfig:
+def _server_config(config: Config, budget: ByteBudget, keys: tuple[bytes, ...]) -> ServerConfig:
     assert config.quic_cert_file is not None and config.quic_key_file is not None
     return ServerConfig(
         cert_file=config.quic_cert_file,
         key_file=config.quic_key_file,
         client_ca_file=config.quic_client_ca_file,
-        keys=(os.urandom(_KEY_OCTETS),),
+        keys=keys,
         budget=budget,
         limits=_limits(config),
         retry=config.quic_retry,
