@@ -260,6 +260,9 @@ class Gateway:
                     "quic_half_open": front.half_open,
                     "quic_streams": front.streams,
                     "quic_held_bytes": front.budget.held,
+                    "quic_resets": front.resets,
+                    "quic_passed_on": front.passed_on,
+                    "quic_dropped": front.dropped,
                 }
         totals = {f"total_{name}": value for name, value in asdict(self.context.counters).items()}
         return now | totals

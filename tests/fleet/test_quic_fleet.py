@@ -154,7 +154,11 @@ async def test_addresses_change_in_the_middle_of_transactions(
     start_fleet: StartFleet, monkeypatch: pytest.MonkeyPatch, steered: bool
 ) -> None:
     refuse(monkeypatch, steered)
-    await swap(await start_fleet(workers=4), 24)
+    fleet = await start_fleet(workers=4)
+    await swap(fleet, 24)
+    counters = [await fleet.counters(index) for index in range(4)]
+    assert any(each["quic_passed_on"] for each in counters) is not steered
+    assert not any(each["quic_dropped"] for each in counters)
 
 
 @pytest.mark.long

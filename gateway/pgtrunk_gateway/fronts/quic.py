@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pgtrunk.quic.driver import ConnectionDriver
+    from pgtrunk.quic.elders import Elders
     from pgtrunk.quic.server import Acceptor
     from pgtrunk_gateway.config.load import Loaded
     from pgtrunk_gateway.config.settings import Config
@@ -43,13 +44,19 @@ class QuicFront:
     name = "quic"
 
     def __init__(
-        self, listener: Listener, budget: ByteBudget, inlet: Inlet | None = None, outlets: Outlets | None = None
+        self,
+        listener: Listener,
+        budget: ByteBudget,
+        inlet: Inlet | None = None,
+        outlets: Outlets | None = None,
+        elders: Elders | None = None,
     ) -> None:
         self.listener = listener
         self.budget = budget
         """What all connections hold unread, and may hold (quic_memory_budget)."""
         self.inlet, self.outlets = inlet, outlets
         """In a fleet: datagrams from and to other workers."""
+        self.elders = elders
         self.addresses = [readable(address) for address in listener.addresses]
         self.port: int = listener.addresses[0][1]
 
@@ -101,9 +108,11 @@ class QuicFront:
             )
         except BaseException:
             outlets.close()
+            if elders is not None:
+                elders.close()
             raise
         inlet = Inlet(socket.socket(fileno=charter.forward_in), listener.take)
-        return cls(listener, server.budget, inlet, outlets)
+        return cls(listener, server.budget, inlet, outlets, elders)
 
     @property
     def connections(self) -> int:
@@ -124,6 +133,21 @@ class QuicFront:
     def streams(self) -> int:
         """Open streams; each is a session, or about to become one."""
         return self.listener.streams
+
+    @property
+    def resets(self) -> int:
+        """Packets of connections that are gone, which were answered by a stateless reset; a total."""
+        return self.listener.counters.resets
+
+    @property
+    def passed_on(self) -> int:
+        """Datagrams that other workers were handed; a total."""
+        return self.listener.counters.passed_on
+
+    @property
+    def dropped(self) -> int:
+        """Of these, those that there was no room for."""
+        return self.outlets.dropped if self.outlets is not None else 0
 
     def prepare(self, loaded: Loaded) -> Callable[[], None]:
         """For new connections: the certificates as they are now, and other limits. Without quic_cert_file all stays."""
@@ -166,6 +190,8 @@ class QuicFront:
             self.inlet.close()
         if self.outlets is not None:
             self.outlets.close()
+        if self.elders is not None:
+            self.elders.close()
 
 
 def _blamed(loaded: Loaded, error: CertificateFileError) -> ConfigError:
