@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import multiprocessing
+import os
 import signal
 import socket
 import statistics
@@ -20,7 +21,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Literal
+from pathlib import Path
+from typing import Final, Literal, cast
 
 import uvloop
 
@@ -48,8 +50,7 @@ class Greeting(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._count(1)
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.write(bytes([self._index]))
+        cast("asyncio.Transport", transport).write(bytes([self._index]))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._count(-1)
@@ -81,8 +82,8 @@ async def _supervise(hands: list[Hand], board: Board, listening: socket.socket) 
 
 
 @contextmanager
-def fleet(way: Way, count: int) -> Iterator[int]:
-    """Its processes -> the port."""
+def fleet(way: Way, count: int) -> Iterator[tuple[int, list[int]]]:
+    """The port, and the pids of its processes, of which the last is the supervisor's where there is one."""
     board, hands = Board.create(count), [Hand() for _ in range(count)]
     listening: list[socket.socket] = []
     for _ in range(count if way == "group" else 1):
@@ -108,7 +109,7 @@ def fleet(way: Way, count: int) -> Iterator[int]:
         process.start()
     try:
         time.sleep(0.5)
-        yield int(listening[0].getsockname()[1])
+        yield int(listening[0].getsockname()[1]), [process.pid or 0 for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -139,6 +140,12 @@ async def spread(port: int, staying: int, at_once: int) -> int:
     return max(got.values())
 
 
+def cpu(pid: int) -> float:
+    """Seconds of CPU that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 async def rate(port: int) -> float:
     """Connects a second, sixteen at a time."""
 
@@ -157,25 +164,32 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     rounds = parser.parse_args().rounds
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    print("way     workers  connects/s   most of one worker, of 20 and of 50 (one by one; ten at a time)")
+    print(
+        "way     workers  connects/s  CPU us of each: all, supervisor   most of one worker, of 20 and of 50 (at once)"
+    )
     for count in WORKERS:
         rates: dict[Way, list[float]] = {way: [] for way in WAYS}
+        costs: dict[Way, list[tuple[float, float]]] = {way: [] for way in WAYS}
         spreads: dict[Way, dict[tuple[int, int], list[int]]] = {way: {} for way in WAYS}
         for _ in range(rounds):
             for way in WAYS:
-                with fleet(way, count) as port:
+                with fleet(way, count) as (port, pids):
                     for staying in STAYING:
                         for at_once in AT_ONCE:
                             most = uvloop.run(spread(port, staying, at_once))
                             spreads[way].setdefault((staying, at_once), []).append(most)
                             time.sleep(0.05)
+                    before = [cpu(pid) for pid in pids]
                     rates[way].append(uvloop.run(rate(port)))
+                    used = [(cpu(pid) - was) / CONNECTS * 1e6 for pid, was in zip(pids, before, strict=True)]
+                    costs[way].append((sum(used), used[-1] if way == "handed" else 0.0))
         for way in WAYS:
             told = "; ".join(
                 f"{staying}/{at_once}: {statistics.mean(found):.1f} (at worst {max(found)})"
                 for (staying, at_once), found in spreads[way].items()
             )
-            print(f"{way:7} {count:7} {statistics.median(rates[way]):11.0f}   {told}")
+            whole, part = (statistics.median(each) for each in zip(*costs[way], strict=True))
+            print(f"{way:7} {count:7} {statistics.median(rates[way]):11.0f} {whole:12.0f} {part:4.0f}   {told}")
 
 
 if __name__ == "__main__":

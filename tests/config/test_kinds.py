@@ -17,6 +17,7 @@ SECONDS = kinds.seconds()
 SIZE = kinds.size(1, 1 << 30)
 CHOICE = kinds.choice("auto", "never", later=("always",))
 OPTIONAL = kinds.optional(kinds.integer())
+AUTOMATIC = kinds.automatic(kinds.integer(1, 256))
 OPTIONAL_SECONDS = kinds.optional(kinds.seconds(), zero=True)
 
 
@@ -57,6 +58,8 @@ OPTIONAL_SECONDS = kinds.optional(kinds.seconds(), zero=True)
         (OPTIONAL, "0", 0),
         (OPTIONAL_SECONDS, "0", None),
         (OPTIONAL_SECONDS, "0.5", 0.5),
+        (AUTOMATIC, "Auto", 0),
+        (AUTOMATIC, "256", 256),
     ],
 )
 def test_values(kind: Kind, text: str, value: Value) -> None:
@@ -96,6 +99,8 @@ def test_values(kind: Kind, text: str, value: Value) -> None:
         (kinds.mode(), "770", 'bad value "770": expected permissions in octal with a leading 0, such as 0770'),
         (kinds.mode(), "01777", 'bad value "01777": expected permissions in octal with a leading 0, such as 0770'),
         (OPTIONAL, "x", 'bad value "x": expected a whole number from 0 to 2147483647'),
+        (AUTOMATIC, "0", 'bad value "0": expected a whole number from 1 to 256, or auto'),
+        (AUTOMATIC, "many", 'bad value "many": expected a whole number from 1 to 256, or auto'),
         (INTEGER, "\x1b[2J\n", 'bad value "\\x1b[2J\\x0a": expected a whole number from -5 to 1000'),
     ],
 )
