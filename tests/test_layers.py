@@ -43,7 +43,12 @@ GATEWAY: Final = (
     ),
     ("pgtrunk_gateway.fleet.bus", "pgtrunk_gateway.fleet.charter", "pgtrunk_gateway.fleet.steering"),
     ("pgtrunk_gateway.fleet.member",),
-    ("pgtrunk_gateway.fleet.hub", "pgtrunk_gateway.fleet.fleet", "pgtrunk_gateway.fleet.account"),
+    (
+        "pgtrunk_gateway.fleet.hub",
+        "pgtrunk_gateway.fleet.fleet",
+        "pgtrunk_gateway.fleet.account",
+        "pgtrunk_gateway.fleet.dues",
+    ),
     ("pgtrunk_gateway.fleet.bank", "pgtrunk_gateway.fleet.share", "pgtrunk_gateway.fleet.turnstile"),
     ("pgtrunk_gateway.config", "pgtrunk_gateway.auth", "pgtrunk_gateway.session"),
     ("pgtrunk_gateway.fleet.standing", "pgtrunk_gateway.fleet.ledger", "pgtrunk_gateway.fleet.settling"),

@@ -21,6 +21,7 @@ from pgtrunk_gateway.pool.target import Target
 if TYPE_CHECKING:
     from pgtrunk_gateway.errors import GatewayError
     from pgtrunk_gateway.pool.accounts import Account
+    from pgtrunk_gateway.pool.allowance import Allowance
     from pgtrunk_gateway.pool.backend import Backend
     from pgtrunk_gateway.pool.host import Host
     from pgtrunk_gateway.session.parameters import Profile
@@ -52,6 +53,7 @@ class Server:
         *,
         host: Host | None = None,
         accounts: tuple[Account, ...] = (),
+        allowance: Allowance | None = None,
         kept: bool = True,
         **limits: Any,
     ) -> Pool:
@@ -65,6 +67,7 @@ class Server:
             tune=lambda _: None,
             host=host,
             accounts=accounts,
+            allowance=allowance,
             kept=kept,
         )
 

@@ -21,11 +21,14 @@ Rules:
     free elsewhere, even if sessions wait for it there too (:func:`gives_way`): else it could wait for ever. A pool that
     has a backend does not: that would cost a connection per transaction. Nor does one that needs a place under another
     limit as well: two could go on closing each other's backends, and nobody would be served.
+11. Where limits hold for several workers together, a pool opens what it was given places for, and says how many more it
+    wants (:class:`~pgtrunk_gateway.pool.allowance.Allowance`); rules 9 and 10 are the bank's then, for all workers, and
+    so is what is left of the reserve. Of the minimum each worker keeps a part.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -87,6 +90,13 @@ class Situation:
     used: bool = True
     """Whether the pool has sessions, or is kept for its own sake."""
     paused: bool = False
+    shared_floor: int | None = None
+    """How many backends are not closed for being idle, where the minimum is for several workers together."""
+
+    @property
+    def floor(self) -> int:
+        """How many backends are not closed for being idle."""
+        return self.limits.minimum if self.shared_floor is None else self.shared_floor
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +108,10 @@ class Connect:
     reserve: int = 0
     waited_for: bool = True
     """Whether a session waits for them."""
+    late: int = field(default=0, compare=False)
+    """How many are for sessions that may have something of the reserve, where what is left of it is not known here."""
+    short: int = field(default=0, compare=False)
+    """How many no session waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +175,7 @@ def _closes(situation: Situation) -> tuple[list[Close], list[Idle]]:
     for backend in situation.idle:
         if now >= backend.expires:
             reason = "server lifetime over"
-        elif limits.idle_timeout and now - backend.since >= limits.idle_timeout and total > limits.minimum:
+        elif limits.idle_timeout and now - backend.since >= limits.idle_timeout and total > situation.floor:
             reason = "server idle timeout"
         elif limits.size and total > limits.size + limits.reserve:
             reason = "too many servers in the pool"
@@ -202,7 +216,10 @@ def _connect(situation: Situation, kept: int, serving: int) -> Connect | None:
     if not count + reserve:
         return None
     reason = f"{situation.waiting} sessions wait" if unserved else f"min_pool_size = {limits.minimum}"
-    return Connect(count + reserve, reason, reserve, waited_for=unserved > 0)
+    count += reserve
+    short = count - min(unserved, count)
+    late = max(0, min(situation.overdue - serving, count - short)) if limits.reserve_timeout else 0
+    return Connect(count, reason, reserve, waited_for=unserved > 0, late=late, short=short)
 
 
 def _admitted(connect: Connect, admits: int | None) -> Connect | None:
@@ -210,13 +227,20 @@ def _admitted(connect: Connect, admits: int | None) -> Connect | None:
         return connect
     if not admits:
         return None
-    return Connect(admits, connect.reason, min(connect.reserve, admits), connect.waited_for)
+    return replace(
+        connect,
+        count=admits,
+        reserve=min(connect.reserve, admits),
+        late=min(connect.late, admits),
+        # Who waits goes first.
+        short=max(0, connect.short - (connect.count - admits)),
+    )
 
 
 def _wake(situation: Situation, kept: Sequence[Idle], fresh: Sequence[Idle], connect: Connect | None) -> float | None:
     limits = situation.limits
     times = [backend.expires for backend in kept]
-    if limits.idle_timeout and _total(situation, len(kept)) > limits.minimum:
+    if limits.idle_timeout and _total(situation, len(kept)) > situation.floor:
         times += [backend.since + limits.idle_timeout for backend in kept]
     if limits.check_query is not None:
         times += [backend.since + limits.check_delay for backend in fresh]

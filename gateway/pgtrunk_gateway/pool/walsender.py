@@ -127,12 +127,16 @@ class Walsender(Backend):
         if self._said.between and not self.terminated and not self.transport.is_closing():
             # Else it would become a part of what the client has not finished.
             self.transport.write(client.TERMINATE_MESSAGE)
+        if self.lingers and self._said.between and not self.transport.is_closing():
+            self._ended(reason)
+            return
         self.transport.close()
         self._ended(reason)
         # A Postgres that does not read would keep it open as long as it likes.
         self._recovery = self._loop.call_later(_LINGER, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.hung_up = True
         self._end_recovery()
         self._ended(f"server conn crashed? ({exc})" if exc else "server conn crashed?")
 

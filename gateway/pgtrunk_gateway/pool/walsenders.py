@@ -92,6 +92,14 @@ class Walsenders:
         return len(self._queue)
 
     @property
+    def overdue(self) -> int:
+        """How many of those who have no place have waited for so long that the reserve is for them too."""
+        limits = self._pool.limits
+        if not limits.reserve or not limits.reserve_timeout:
+            return 0
+        return sum(applicant.since + limits.reserve_timeout <= self._loop.time() for applicant in self._queue)
+
+    @property
     def opening(self) -> int:
         return len(self._opening)
 
@@ -136,7 +144,7 @@ class Walsenders:
         if applicant in self._opening:
             del self._opening[applicant]
             applicant.opening.give_up()
-            self._unbook()
+            self._pool.unbook()
         self._queue.pop(applicant, None)
         outcome = applicant.outcome
         if outcome.done() and not outcome.cancelled() and outcome.exception() is None:
@@ -161,9 +169,9 @@ class Walsenders:
         if self._is_held_up():
             self._look_again(pool.host.backoff.retry_at)
             return False
-        if not self._make_room(applicant) or not admit(pool, pool.accounts, evict=True):
+        if not self._has_place(applicant):
             return False
-        if pool.limits.size and pool.count >= pool.limits.size:
+        if pool.allowance is None and pool.limits.size and pool.count >= pool.limits.size:
             log.warning("%s: taking connection from reserve_pool", pool.key)
         del self._queue[applicant]
         self._opening[applicant] = None
@@ -176,6 +184,17 @@ class Walsenders:
         """Whether the server is down, and it is not its turn to be tried."""
         host = self._pool.host
         return self._loop.time() < host.backoff.retry_at or host.admits == 0
+
+    def _has_place(self, applicant: _Applicant) -> bool:
+        pool = self._pool
+        if pool.allowance is None:
+            return self._make_room(applicant) and admit(pool, pool.accounts, evict=True)
+        if pool.allowance.spare <= self._ahead(applicant):
+            if pool.limits.reserve and pool.limits.reserve_timeout:
+                self._look_again(applicant.since + pool.limits.reserve_timeout)
+            return False
+        pool.book(pool.allowance)
+        return True
 
     def _make_room(self, applicant: _Applicant) -> bool:
         """Closes what is idle in this pool and in the way -> whether pool_size allows one more."""
@@ -238,7 +257,7 @@ class Walsenders:
         if applicant.outcome.done():
             # Who wanted it has just left, and has not come to withdraw yet.
             opened.transport.abort()
-            self._unbook()
+            self._pool.unbook()
             return
         walsender = Walsender(opened, applicant.kind, on_lost=self._lost)
         self._pool.enroll(walsender, opened)
@@ -249,7 +268,7 @@ class Walsenders:
         pool = self._pool
         pool.counters.failed += 1
         del self._opening[applicant]
-        self._unbook()
+        self._pool.unbook()
         age = int(self._loop.time() - began)
         log.warning("%s@%s closing because: %s (age=%ds)", pool.key, pool.target, error.log or error.message, age)
         if is_down(error):
@@ -262,10 +281,6 @@ class Walsenders:
             applicant.refuse(error)
         pool.contend()
         pool.maintain()
-
-    def _unbook(self) -> None:
-        for account in self._pool.accounts:
-            account.release()
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

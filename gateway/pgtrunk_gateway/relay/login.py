@@ -241,14 +241,16 @@ class SessionLogin:
         self._note_replication(packet.parameters, database)
         if database in CONSOLE_NAMES and self._context.console is not None:
             visit = await log_in_to_console(self._context, self._dialogue, packet.parameters, self._client.address)
-            return self._count_visit(visit)
-        self._place = place = self._enter()
+            return await self._count_visit(visit)
+        self._place = place = await self._enter()
         entry = self._context.config.database(database)
         accepted = await authenticate(self._context, self._dialogue, user, self._client.address, entry)
         user = accepted.user
         # A reload may have come in between, and taken the database away.
         entry = self._entry(database)
-        self._settle(place, entry, user)
+        await self._settle(place, entry, user)
+        # And now perhaps again.
+        entry = self._entry(database)
         ignored = self._context.config.ignore_startup_parameters
         wanted = self._settings(packet.parameters, ignored)
         pool = self._context.pool(entry, user)
@@ -341,18 +343,18 @@ class SessionLogin:
             )
         return LoginTimeout(setting, detail=detail)
 
-    def _count_visit(self, visit: Visit) -> Visit:
+    async def _count_visit(self, visit: Visit) -> Visit:
         self._place = place = self._context.tally.visit()
-        place.settle(self._context.config, _CONSOLE, visit.user, exempt=visit.admin)
+        await place.prove(self._context.config, _CONSOLE, visit.user, exempt=visit.admin)
         return replace(visit, place=place, protocol=self._protocol)
 
-    def _enter(self) -> Place:
+    async def _enter(self) -> Place:
         context = self._context
         if context.draining:
             raise CannotConnectNow("pooler is shutting down")
-        return context.tally.enter(context.config.max_client_conn)
+        return await context.tally.admit(context.config.max_client_conn)
 
-    def _settle(self, place: Place, entry: DatabaseConfig, user: str) -> None:
+    async def _settle(self, place: Place, entry: DatabaseConfig, user: str) -> None:
         if self._context.policy.auth_type == "any" and entry.user is None:
             # Read from a file it is refused there; but SET can change one key alone.
             raise LookupFailed(log="auth_type=any requires forced user")
@@ -361,7 +363,7 @@ class SessionLogin:
             raise NoSuchDatabase(
                 f'database "{entry.name}" is disabled', hint="An administrator has disabled it (DISABLE, ENABLE)."
             )
-        place.settle(self._context.config, entry, user)
+        await place.prove(self._context.config, entry, user)
 
     def _welcome(
         self,
