@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import psycopg
 import pytest
 
 from behaviour.fronts import Front
@@ -107,6 +108,18 @@ async def test_between_two_fleets(start_fleet: StartFleet) -> None:
             for number, session in enumerate(sessions):
                 await send(ours[FRONTS[number // 2]], session.cancel_request())
                 assert await errors(session) == [CANCELLED]
+        # Both workers have forwarded some; a peer is one row all the same.
+        assert [row[:5] for row in await show(near, "PEER_POOLS")] == [(2, 0, 0, 0, 0)]
+        assert ("peer_pools", 1) in [row[:2] for row in await show(near, "LISTS")]
+
+
+async def show(fleet: LocalFleet, what: str) -> list[tuple[Any, ...]]:
+    def ask() -> list[tuple[Any, ...]]:
+        login = fleet.conninfo("unix", user="pgtrunk", password=None, dbname="pgbouncer")
+        with psycopg.connect(**login, autocommit=True) as connection:
+            return connection.execute(f"SHOW {what}".encode()).fetchall()
+
+    return await asyncio.to_thread(ask)
 
 
 # -- many at once ------------------------------------------------------------------------------------------------------

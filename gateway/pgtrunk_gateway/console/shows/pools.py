@@ -34,7 +34,12 @@ _COUNTS: Final = (
     " sv_idle sv_used sv_tested sv_login pins_total"
 )
 _LISTS: Final = (*texts("list"), *ints("items"))
-_LISTED: Final[Mapping[str, str]] = {"databases": "DATABASES", "users": "USERS", "pools": "POOLS"}
+_LISTED: Final[Mapping[str, str]] = {
+    "databases": "DATABASES",
+    "users": "USERS",
+    "pools": "POOLS",
+    "peer_pools": "PEER_POOLS",
+}
 """Items that have a show, and are on several workers the same ones."""
 
 
