@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pgtrunk_gateway.config import Changes, Config, DatabaseConfig, PeerConfig, UserConfig, diff
+from pgtrunk_gateway.config.entries import Place
 
 SHOP = DatabaseConfig(name="shop", host="a", password="x", user="app")
 OLD = Config(databases={"shop": SHOP})
@@ -35,6 +36,9 @@ def test_settings_say_what_and_whether_a_restart_is_needed() -> None:
         (replace(SHOP, port=1), ("shop",)),
         (replace(SHOP, user="other"), ("shop",)),
         (replace(SHOP, dbname="other"), ("shop",)),
+        (replace(SHOP, others=(Place("b", 5432),)), ("shop",)),
+        (replace(SHOP, target_session_attrs="primary"), ("shop",)),
+        (replace(SHOP, patroni=("http://p",)), ("shop",)),
         (replace(SHOP, pool_size=1), ()),
         (replace(SHOP, password="y"), ()),
     ],

@@ -24,6 +24,7 @@ NOTHING = "nothing to listen on: set listen_addr (TCP), quic_cert_file and quic_
 NO_USERS = "but auth_file is not set: no user could log in"
 SECONDS = "expected a number of seconds, such as 15 or 0.5"
 AUTH_TYPES = "expected one of any, trust, plain, md5, scram-sha-256, cert"
+ATTRS = "one of any, read-write, read-only, primary, standby, prefer-standby"
 POOL_MODES = "expected one of session, transaction, statement"
 TLS = "client_tls_key_file = users.txt\nclient_tls_cert_file = users.txt\n"
 NEEDS_CERTIFICATE = "quic_client_ca_file (QUIC), or client_tls_sslmode = verify-full (TCP)"
@@ -471,8 +472,7 @@ def test_what_is_wanted_of_a_list() -> None:
         ("host=a port=1,x", 'port: bad value "x": expected a whole number from 1 to 65535'),
         (
             "host=a target_session_attrs=master",
-            'target_session_attrs: bad value "master": expected one of any, read-write, read-only, primary, standby, '
-            "prefer-standby",
+            f'target_session_attrs: bad value "master": expected {ATTRS}',
         ),
         *(
             (

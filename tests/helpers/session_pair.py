@@ -116,6 +116,7 @@ class ScriptedPool:
         self.sessions = 0
         self.taken: set[Profile] = set()
         self.welcome: dict[str, str] | None = {"in_hot_standby": "off"}
+        self.is_mixed = False
         self.stats = PoolStats()
 
     def enter(self) -> None:

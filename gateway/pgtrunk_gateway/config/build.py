@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .entries import DEFAULT_SOCKET_DIR, DatabaseConfig, PeerConfig, UserConfig
+from .entries import DEFAULT_PORT, DEFAULT_SOCKET_DIR, DatabaseConfig, PeerConfig, Place, UserConfig
 from .keys import MAIN
 from .settings import Config
 
@@ -39,14 +39,18 @@ def _main(values: dict[str, Any]) -> dict[str, Any]:
 
 def _database(entry: Entry, unix_socket_dir: str | None) -> DatabaseConfig:
     values = dict(entry.values)
-    hosts = values.pop("host", ())
-    # Without a host PgBouncer looks for Postgres where its own socket is.
-    host = hosts[0] if hosts else unix_socket_dir or DEFAULT_SOCKET_DIR
+    hosts, ports = values.pop("host", ()), values.pop("port", (DEFAULT_PORT,))
+    if not hosts and "patroni" not in values:
+        # Without a host PgBouncer looks for Postgres where its own socket is.
+        hosts = (unix_socket_dir or DEFAULT_SOCKET_DIR,)
+    # One port for all hosts, or one for each; other numbers are for `checks`.
+    ports = ports if len(ports) == len(hosts) else ports[:1] * len(hosts)
+    first, *others = map(Place, hosts, ports) if hosts else (Place("", DEFAULT_PORT),)
     if "user" not in values:
         values.pop("password", None)
     if (reserve := values.pop("reserve_pool", None)) is not None:
         values.setdefault("reserve_pool_size", reserve)
-    return DatabaseConfig(name=entry.name, host=host, **values)
+    return DatabaseConfig(name=entry.name, host=first.host, port=first.port, others=tuple(others), **values)
 
 
 def _peer(entry: Entry) -> PeerConfig:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Change", "Changes", "diff"]
 
-ENDPOINT = ("server_dbname", "host", "port", "user")
+ENDPOINT = ("server_dbname", "places", "load_balance_hosts", "session_attrs", "patroni", "user")
 
 
 @dataclass(frozen=True, slots=True)

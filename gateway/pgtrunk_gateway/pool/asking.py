@@ -15,9 +15,11 @@ from pgtrunk.wire.framing import MessageReader
 from pgtrunk_gateway.auth import Answer, Found, request
 from pgtrunk_gateway.errors import GatewayError, LookupFailed
 from pgtrunk_gateway.pool.connect import log_in
+from pgtrunk_gateway.pool.primary import HostList
 
 if TYPE_CHECKING:
-    from pgtrunk_gateway.pool.connect import Deriver, SocketTuner
+    from pgtrunk_gateway.pool.connect import Deriver, Opened, SocketTuner
+    from pgtrunk_gateway.pool.host import Host
     from pgtrunk_gateway.pool.target import Target
 
 __all__ = ["Line", "Times"]
@@ -41,7 +43,10 @@ class Times:
 
 
 class Line(asyncio.Protocol):
-    """Connects at once. ``first``: SQL that goes ahead of the first question. ``closed`` is told when it has ended."""
+    """Connects at once. ``first``: SQL that goes ahead of the first question. ``closed`` is told when it has ended.
+
+    ``host``: the list of servers that the target is, where it is one.
+    """
 
     def __init__(
         self,
@@ -52,6 +57,7 @@ class Line(asyncio.Protocol):
         derive: Deriver,
         tune: SocketTuner,
         closed: Callable[[Line], None],
+        host: Host | None = None,
     ) -> None:
         self.target = target
         self.opened = False
@@ -63,6 +69,7 @@ class Line(asyncio.Protocol):
         self._derive = derive
         self._tune = tune
         self._closed = closed
+        self._host = host
         self._asked: deque[tuple[Answer, asyncio.Future[Found | None]]] = deque()
         self._reader = MessageReader(_LIMIT)
         self._transport: asyncio.Transport | None = None
@@ -116,7 +123,7 @@ class Line(asyncio.Protocol):
 
     async def _open(self) -> None:
         try:
-            opened = await log_in(self.target, timeout=self._times.connect, derive=self._derive, tune=self._tune)
+            opened = await self._log_in()
         except GatewayError as error:
             self._end(error)
             return
@@ -129,6 +136,12 @@ class Line(asyncio.Protocol):
         opened.transport.write(client.query(self._first.encode()))
         self._ready.set_result(None)
         self.data_received(opened.rest)
+
+    async def _log_in(self) -> Opened:
+        timeout, derive, tune = self._times.connect, self._derive, self._tune
+        if isinstance(self._host, HostList):
+            return await self._host.find(self.target, name="auth_query", timeout=timeout, derive=derive, tune=tune)
+        return await log_in(self.target, timeout=timeout, derive=derive, tune=tune)
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -10,9 +10,9 @@ from pgtrunk_gateway.pool.decisions import pause_after
 if TYPE_CHECKING:
     from pgtrunk_gateway.errors import GatewayError
 
-__all__ = ["Backoff", "is_down", "is_for_now"]
+__all__ = ["DOWN", "Backoff", "is_down", "is_for_now"]
 
-_DOWN: Final = frozenset({"57P01", "57P02", "57P03"})
+DOWN: Final = frozenset({"57P01", "57P02", "57P03"})
 """Postgres refuses all logins with these: it stops, has crashed, or starts."""
 _FULL: Final = frozenset({"53000", "53100", "53200", "53300", "53400"})
 """It refuses a login with these only for now."""
@@ -20,7 +20,7 @@ _FULL: Final = frozenset({"53000", "53100", "53200", "53300", "53400"})
 
 def is_down(error: GatewayError) -> bool:
     """Whether a connection to the server would fail for anybody."""
-    return isinstance(error, BackendUnavailable) or error.sqlstate in _DOWN
+    return isinstance(error, BackendUnavailable) or error.sqlstate in DOWN
 
 
 def is_for_now(error: GatewayError) -> bool:

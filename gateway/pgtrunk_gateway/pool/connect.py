@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pgtrunk.errors import ProtocolViolation
+from pgtrunk.wire import frontend as client
+from pgtrunk.wire.framing import MessageReader
 from pgtrunk.wire.startup import PROTOCOL_3_0, version
 from pgtrunk_gateway.address import readable
 from pgtrunk_gateway.auth import NONCE_LENGTH, Derivation, ScramKeys
@@ -21,8 +23,10 @@ from pgtrunk_gateway.errors import BackendRefused, BackendUnavailable
 from pgtrunk_gateway.inbox import Inbox
 from pgtrunk_gateway.pool.encryption import NoTls, Way, ask_and_begin, channel_binding, encrypt, ways
 from pgtrunk_gateway.pool.handshake import Derive, Handshake, Send
+from pgtrunk_gateway.pool.standing import UNKNOWN, Question, Standing, qualifies, reported
 
 if TYPE_CHECKING:
+    from pgtrunk_gateway.config.entries import SessionAttrs
     from pgtrunk_gateway.pool.host import Host
     from pgtrunk_gateway.pool.target import Target
 
@@ -38,6 +42,8 @@ log = logging.getLogger(__name__)
 
 _NOT_ADMITTED: Final = "28000"
 """What Postgres says where pg_hba.conf has no line for a connection like this one, or one that rejects it."""
+_LIMIT: Final = 1 << 20
+"""Octets of one message of an answer."""
 
 _P = TypeVar("_P", bound=asyncio.BaseProtocol)
 
@@ -49,6 +55,8 @@ class Opened:
     transport: asyncio.Transport
     handshake: Handshake
     rest: bytes
+    standing: Standing = UNKNOWN
+    """What the server is, as far as it has said or was asked."""
 
     @property
     def exposed(self) -> bool:
@@ -65,16 +73,24 @@ class Opened:
 
 
 async def log_in(
-    target: Target, *, timeout: float, derive: Deriver, tune: SocketTuner, host: Host | None = None
+    target: Target,
+    *,
+    timeout: float,
+    derive: Deriver,
+    tune: SocketTuner,
+    host: Host | None = None,
+    attrs: SessionAttrs = "any",
 ) -> Opened:
     """Connects and logs in within ``timeout`` seconds (server_connect_timeout; 0: no limit).
 
     ``host``: what is known of the server, which decides for which protocol it is asked, and learns what came of it.
-    Without it that is 3.0, which is enough for whoever never cancels anything.
+    Without it that is 3.0, which is enough for whoever never cancels anything. ``attrs``: what is to be known of the
+    server's standing then; it is not judged here.
 
     Raises :class:`BackendUnavailable` where there is no connection, :class:`BackendRefused` where there is no login.
     """
-    attempt = _Attempt(target, derive, tune, PROTOCOL_3_0 if host is None else host.next_protocol())
+    protocol = PROTOCOL_3_0 if host is None else host.next_protocol()
+    attempt = _Attempt(target, derive, tune, protocol, attrs)
     try:
         async with asyncio.timeout(timeout or None):
             opened = await _log_in_as_it_can(attempt)
@@ -102,6 +118,8 @@ class _Attempt:
     derive: Deriver
     tune: SocketTuner
     protocol: int
+    attrs: SessionAttrs
+    """What the server's standing has to be known for."""
     unanswered: bool = False
     """Whether a startup packet is out, and nothing has come that shows that it was read."""
 
@@ -227,8 +245,28 @@ async def _log_in(attempt: _Attempt, transport: asyncio.Transport, inbox: Inbox)
                         transport.write(handshake.derived(keys).data)
     finally:
         attempt.unanswered = not handshake.understood
+    standing, rest = reported(handshake.parameters), handshake.rest()
+    if qualifies(standing, attempt.attrs) is None:
+        physical = dict(target.settings).get("replication", "database") != "database"
+        question = Question(standing, attempt.attrs, physical=physical)
+        rest = await _ask(question, transport, inbox, rest)
+        standing = question.standing
     if transport.is_closing():
         raise BackendUnavailable(f"connection to the server at {target} lost right after its login")
     # Nothing is read from here on until a Backend has taken the transport over.
     transport.pause_reading()
-    return Opened(transport, handshake, handshake.rest() + inbox.take())
+    return Opened(transport, handshake, rest + inbox.take(), standing)
+
+
+async def _ask(question: Question, transport: asyncio.Transport, inbox: Inbox, early: bytes) -> bytes:
+    """Asks behind the login -> what came behind the answer."""
+    reader = MessageReader(_LIMIT)
+    reader.feed(early)
+    transport.write(client.query(question.sql.encode()))
+    while not question.done:
+        message = reader.next()
+        if message is None:
+            reader.feed(await inbox.read())
+        else:
+            question.feed(*message)
+    return reader.rest()

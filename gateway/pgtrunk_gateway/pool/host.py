@@ -20,7 +20,9 @@ from pgtrunk.wire.startup import PROTOCOL_3_0, PROTOCOL_3_2
 from pgtrunk_gateway.pool.backoff import Backoff
 
 if TYPE_CHECKING:
+    from pgtrunk_gateway.config.entries import Place
     from pgtrunk_gateway.errors import GatewayError
+    from pgtrunk_gateway.pool.backend import Backend
 
 __all__ = ["Host", "Tenant"]
 
@@ -33,6 +35,13 @@ class Tenant(Protocol):
 
     def maintain(self) -> None:
         """What it waited for may be possible now."""
+
+    def desert(self, place: Place, reason: str, *, coming: bool = False) -> None:
+        """Its backends at ``place`` are of no use any more.
+
+        ``coming``: nor are the connections that are being opened, wherever they lead.
+        """
+        ...
 
 
 class Host:
@@ -72,10 +81,16 @@ class Host:
 
     def failed(self, attempt: object, error: GatewayError, began: float) -> None:
         """The connection that was begun at ``began`` has failed."""
-        if self._probe is attempt:
+        tried_for_all = self._probe is attempt
+        if tried_for_all:
             self._probe = None
-        if self.backoff.failed(error, began=began, now=self._loop.time(), retry=self._retry()):
+        is_news = self.backoff.failed(error, began=began, now=self._loop.time(), retry=self._retry())
+        if is_news or tried_for_all:
             self._tell()
+
+    def lost(self, backend: Backend, reason: str) -> None:
+        """A backend has ended."""
+        return
 
     def abandoned(self, attempt: object) -> None:
         """The connection was given up by its pool."""

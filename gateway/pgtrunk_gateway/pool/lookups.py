@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.auth import Found
     from pgtrunk_gateway.config.settings import Config, DatabaseConfig
     from pgtrunk_gateway.pool.connect import Deriver, SocketTuner
+    from pgtrunk_gateway.pool.host import Host
     from pgtrunk_gateway.pool.target import Target
 
 __all__ = ["Lookups"]
@@ -44,7 +45,7 @@ _Place = tuple[str, str, bool]
 
 
 class Lookups:
-    """All of them. ``config`` and ``target`` give what is in force now; ``disabled`` tells of DISABLE."""
+    """All of them. ``config``, ``target`` and ``host`` give what is in force now; ``disabled`` tells of DISABLE."""
 
     def __init__(
         self,
@@ -52,12 +53,14 @@ class Lookups:
         config: Callable[[], Config],
         target: Callable[[DatabaseConfig, str], Target],
         disabled: Callable[[str], bool],
+        host: Callable[[DatabaseConfig], Host | None] = lambda _: None,
         derive: Deriver,
         tune: SocketTuner,
     ) -> None:
         self._config = config
         self._target = target
         self._disabled = disabled
+        self._host = host
         self._derive = derive
         self._tune = tune
         self._lines: dict[_Place, Line] = {}
@@ -162,6 +165,7 @@ class Lookups:
             derive=self._derive,
             tune=self._tune,
             closed=lambda line: self._ended(place, line),
+            host=self._host(database),
         )
         return line
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pgtrunk_gateway.errors import BackendUnavailable, GatewayError
 from pgtrunk_gateway.pool.connect import Deriver, Opened, SocketTuner, log_in
+from pgtrunk_gateway.pool.primary import HostList
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.pool.host import Host
@@ -79,7 +80,7 @@ class Opening:
         began = self._loop.time()
         outcome: Opened | GatewayError
         try:
-            outcome = await log_in(target, timeout=timeout, derive=self._derive, tune=self._tune, host=host)
+            outcome = await self._log_in(target, host, timeout)
         except GatewayError as error:
             outcome = error
         if self._tasks.pop(task, None) is None:
@@ -93,3 +94,8 @@ class Opening:
             host.succeeded()
         else:
             self._failed(outcome, began, task)
+
+    async def _log_in(self, target: Target, host: Host, timeout: float) -> Opened:
+        if isinstance(host, HostList):
+            return await host.find(target, name=self._name, timeout=timeout, derive=self._derive, tune=self._tune)
+        return await log_in(target, timeout=timeout, derive=self._derive, tune=self._tune, host=host)

@@ -13,7 +13,6 @@ from pgtrunk_gateway.errors import GatewayError, QueryWaitTimeout
 from pgtrunk_gateway.pool.backend import Backend, BackendState
 from pgtrunk_gateway.pool.stock import ERRANDS, Stock
 from pgtrunk_gateway.pool.walsender import Walsender
-from pgtrunk_gateway.session.replies import IDLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -250,17 +249,8 @@ class Pool(Stock):
 
         ``fast`` (server_fast_close): now too, where a session in session mode is outside a transaction.
         """
-        reason = "database configuration changed"
         self._give_up_opening()
-        for backend in list(self.backends.values()):
-            backend.retire(reason)
-            replies = backend.replies
-            if backend.holder is None:
-                if backend.state is not BackendState.RECOVERING:
-                    backend.close(reason)
-            elif isinstance(backend, Walsender) or (fast and replies.settled and replies.status == IDLE):
-                # There is no moment to wait for at which a walsender is free.
-                backend.close(reason)
+        self._replace(self.backends.values(), "database configuration changed", fast=fast)
         self._maintain()
 
     def kill(self, error: GatewayError) -> None:

@@ -16,7 +16,7 @@ from pgtrunk_gateway.auth import Plain, Secret, Userlist
 from pgtrunk_gateway.errors import ShuttingDown
 from pgtrunk_gateway.pool.accounts import Account
 from pgtrunk_gateway.pool.databases import Databases
-from pgtrunk_gateway.pool.host import Host
+from pgtrunk_gateway.pool.hosts import Hosts, wish_of
 from pgtrunk_gateway.pool.limits import PoolLimits
 from pgtrunk_gateway.pool.pool import Pool
 from pgtrunk_gateway.pool.target import Target
@@ -58,7 +58,7 @@ class Pools:
         self.databases = Databases(config)
         self.paused = False
         """Whether all of them are, by PAUSE without a name."""
-        self.hosts: dict[tuple[str, int], Host] = {}
+        self.hosts = Hosts(lambda: self._config)
         self.database_accounts: dict[str, Account] = {}
         """Backends by database."""
         self.user_accounts: dict[str, Account] = {}
@@ -88,6 +88,7 @@ class Pools:
         for farewell in self._farewells.values():
             farewell.cancel()
         await asyncio.gather(*(pool.close(error) for pool in self._pools.values()))
+        await self.hosts.close()
 
     # -- the verbs -----------------------------------------------------------------------------------------------------
 
@@ -148,7 +149,7 @@ class Pools:
                 pool.reconfigure(
                     self.target(database, key.user),
                     self._limits(database, key.user),
-                    host=self._host(database),
+                    host=self.hosts.of(database),
                     kept=database.user == key.user,
                 )
                 self._unused(pool)
@@ -157,6 +158,7 @@ class Pools:
                 account.change(config.resolve_max_db_connections(database))
         for user, account in self.user_accounts.items():
             account.change(config.resolve_max_user_connections(user))
+        self.hosts.tidy()
         self.start()
 
     def _make(self, key: PoolKey, database: DatabaseConfig) -> Pool:
@@ -167,7 +169,7 @@ class Pools:
             self._limits(database, key.user),
             derive=self._derive,
             tune=self._tune,
-            host=self._host(database),
+            host=self.hosts.of(database),
             accounts=(self._database_account(database), self._user_account(key.user)),
             kept=database.user == key.user,
         )
@@ -217,17 +219,9 @@ class Pools:
         for accounts, name in ((self.database_accounts, pool.key.database), (self.user_accounts, pool.key.user)):
             if not accounts[name].members:
                 del accounts[name]
-        if not pool.host.tenants:
-            self.hosts = {place: host for place, host in self.hosts.items() if host is not pool.host}
+        self.hosts.tidy()
 
     # -- from the configuration ----------------------------------------------------------------------------------------
-
-    def _host(self, database: DatabaseConfig) -> Host:
-        place = database.host, database.port
-        host = self.hosts.get(place)
-        if host is None:
-            host = self.hosts[place] = Host(lambda: self._config.server_login_retry)
-        return host
 
     def _database_account(self, database: DatabaseConfig) -> Account:
         account = self.database_accounts.get(database.name)
@@ -256,6 +250,7 @@ class Pools:
             port=database.port,
             dbname=database.server_dbname,
             user=user,
+            wish=None if (wish := wish_of(database)).is_simple else wish,
             secret=secret,
             tls=self._tls(database),
             settings=tuple((name, value) for name, value in settings if value),

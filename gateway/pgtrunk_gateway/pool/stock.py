@@ -22,6 +22,7 @@ from pgtrunk_gateway.pool.backend import Backend, BackendState, Errand
 from pgtrunk_gateway.pool.backoff import Backoff, is_down, is_for_now
 from pgtrunk_gateway.pool.counts import PoolCounters, PoolCounts, count
 from pgtrunk_gateway.pool.decisions import Check, Close, Connect, Idle, Situation, Stale, Wake, decide, expires_at
+from pgtrunk_gateway.pool.following import Following
 from pgtrunk_gateway.pool.greeting import Greeting
 from pgtrunk_gateway.pool.host import Host
 from pgtrunk_gateway.pool.opening import Opening
@@ -46,7 +47,7 @@ ERRANDS: Final = frozenset({BackendState.STARTING, BackendState.CHECKING, Backen
 """The states of a backend that will be free in a moment."""
 
 
-class Stock:
+class Stock(Following):
     """A pool's backends. All of it runs in one event loop, in callbacks; only opening a connection is a task.
 
     ``accounts``: the limits that it shares with other pools. ``kept``: whether it keeps its minimum without sessions.
@@ -145,14 +146,6 @@ class Stock:
         """Its backends by state."""
         return count(self.backends.values(), self.connecting, len(self.idle), len(self.stale))
 
-    def _give(self, backend: Backend, *, checked: bool = False) -> None:
-        """A backend is free."""
-        raise NotImplementedError
-
-    def _give_if_open(self, backend: Backend, checked: bool = False) -> None:
-        if backend.state is BackendState.OPEN:
-            self._give(backend, checked=checked)
-
     def _too_long(self) -> GatewayError:
         raise NotImplementedError
 
@@ -240,7 +233,7 @@ class Stock:
 
     def _check(self, backend: Backend) -> None:
         self.stale.remove(backend)
-        errand = Errand("server_check_query", partial(self._give, checked=True))
+        errand = Errand("server_check_query", self._checked)
         backend.run(self.limits.check_query or "", BackendState.CHECKING, errand, self.limits.connect_timeout)
 
     # -- opening -------------------------------------------------------------------------------------------------------
@@ -273,7 +266,9 @@ class Stock:
     def _add(self, opened: Opened) -> Backend:
         handshake = opened.handshake
         replies = Replies(Prepared(self.limits.prepared), handshake.parameters)
-        backend = Backend(opened.transport, self.target, handshake.key, replies, on_free=self._give, on_lost=self._lost)
+        target = handshake.target
+        backend = Backend(opened.transport, target, handshake.key, replies, on_free=self._give, on_lost=self._lost)
+        self._listen_to(backend)
         self.enroll(backend, opened)
         return backend
 
@@ -286,11 +281,11 @@ class Stock:
         self.counters.opened += 1
         log.info(
             "S-%d: %s@%s new connection to server (from %s, pid=%d)",
-            backend.id, self.key, self.target, opened.origin, backend.pid,
+            backend.id, self.key, backend.target, opened.origin, backend.pid,
         )  # fmt: skip
         if opened.exposed and not self._warned:
             self._warned = True
-            log.warning("%s@%s password sent in clear, as the server wants it, without TLS", self.key, self.target)
+            log.warning("%s@%s password sent in clear, as the server wants it, without TLS", self.key, backend.target)
 
     def _started(self, backend: Backend) -> None:
         self.greeting.arrived(backend.replies.parameters)
@@ -339,7 +334,8 @@ class Stock:
             self._unbook()
         self.counters.closed += 1
         age = self._loop.time() - backend.born
-        log.info("S-%d: %s@%s closing because: %s (age=%ds)", backend.id, self.key, self.target, reason, int(age))
+        log.info("S-%d: %s@%s closing because: %s (age=%ds)", backend.id, self.key, backend.target, reason, int(age))
+        self._left(backend, reason)
         self._maintain()
         if self._observed:
             self._tell_observers()

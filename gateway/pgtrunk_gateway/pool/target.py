@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from pgtrunk_gateway.config.entries import Place
+
 if TYPE_CHECKING:
     from pgtrunk_gateway.auth import ScramKeys, Secret
+    from pgtrunk_gateway.config.entries import LoadBalance, SessionAttrs
     from pgtrunk_gateway.tls import ServerTls
 
-__all__ = ["Credentials", "Target"]
+__all__ = ["Credentials", "Target", "Wish"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +24,39 @@ class Credentials:
     """The keys behind a SCRAM secret (pass-through); without them it is of no use here."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Which of several servers a database wants, as the configuration has it. Databases that want the same share it."""
+
+    places: tuple[Place, ...]
+    """Those of ``host`` and ``port``; with ``patroni``, until that has answered."""
+    attrs: SessionAttrs
+    balance: LoadBalance
+    patroni: tuple[str, ...] = ()
+    """Where the servers' names come from."""
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether it is one server, whatever that is."""
+        return len(self.places) == 1 and self.attrs == "any" and not self.patroni
+
+    def __str__(self) -> str:
+        if self.patroni:
+            return f"the cluster of {self.patroni[0]}"
+        return ",".join(f"{place.host}:{place.port}" for place in self.places)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """One Postgres database and the login for it."""
 
     host: str
-    """Name or address; a directory of unix sockets where it begins with "/" or "@"."""
+    """Name or address; a directory of unix sockets where it begins with "/" or "@". Of a list, the first."""
     port: int
     dbname: str
     user: str
+    wish: Wish | None = None
+    """Which servers it may be at, where that is to be found out; no connection leads here then, but :meth:`at` one."""
     secret: Secret | None = field(default=None, repr=False)
     """What the configuration has to log in with; None: nothing."""
     tls: ServerTls | None = None
@@ -64,6 +91,15 @@ class Target:
             return self
         return replace(self, entrusted=before.entrusted)
 
+    def at(self, place: Place) -> Target:
+        """The same, at one server of the list."""
+        return replace(self, host=place.host, port=place.port, wish=None)
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        return Place(self.host, self.port)
+
     @property
     def unix_path(self) -> str | None:
         """The unix socket, None for TCP. An abstract one ("@...") begins with a zero octet for the kernel."""
@@ -72,4 +108,6 @@ class Target:
         return f"{self.host}/.s.PGSQL.{self.port}" if self.host.startswith("/") else None
 
     def __str__(self) -> str:
+        if self.wish is not None:
+            return str(self.wish)
         return self.unix_path or f"{self.host}:{self.port}"

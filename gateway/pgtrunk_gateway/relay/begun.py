@@ -65,7 +65,7 @@ class Begun(Lasting):
     @property
     def _may_recover(self) -> bool:
         """Whether the server may be one that only follows another, and refuses some modes."""
-        return (self._pool.welcome or {}).get("in_hot_standby") != "off"
+        return self._pool.is_mixed or (self._pool.welcome or {}).get("in_hot_standby") != "off"
 
     def _within(self, data: bytes) -> bytes:
         """Takes what comes in BEGUN -> what is left of it, for a backend, or for the state that there is then.

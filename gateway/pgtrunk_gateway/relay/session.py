@@ -200,11 +200,13 @@ class Session(Begun):
             else:
                 self._clients_turn()
             return
-        if (backend.cancels and not (self._request or self._cancels_what_is_held)) or replies.fatal is not None:
+        is_plain = self.state is _STATE_LEASED and not (self._client_full or self._paused or self._particular)
+        is_ending = replies.fatal is not None and not (replies.unasked and is_plain)
+        if (backend.cancels and not (self._request or self._cancels_what_is_held)) or is_ending:
             # It will be released when the cancels have ended, or is about to be lost. But what is held while the
             # gateway sets or asks something goes out, for the cancel to find it.
             return
-        if self.state is not _STATE_LEASED or self._client_full or self._paused or self._particular:
+        if not is_plain:
             self._settle(backend)
         else:
             # LEASED -> IDLE, as the table has it.

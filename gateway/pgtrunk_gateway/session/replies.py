@@ -56,6 +56,8 @@ _STALE_PLAN = b"\0RRevalidateCachedQuery\0"
 _LONGEST_TAG: Final = 19
 _TAGS = bytes({16: 1, 19: 1, 9: 1, 8: 2, 10: 2}.get(length, 0) for length in range(_LONGEST_TAG + 1))
 """By the length of CommandComplete: 1 for DISCARD ALL, DEALLOCATE ALL and LOAD, 2 for SET and RESET."""
+_READ_ONLY: Final = b"\0C25006\0"
+_READY_IDLE: Final = b"Z\0\0\0\x05I"
 _END: Final = b"\0\0"
 """Of a text, and of an error's fields."""
 _BEGUN: Final = entries.BEGIN[2]
@@ -70,6 +72,8 @@ class Replies(Copying):
         "_parsed",
         "fatal",
         "notifies",
+        "read_only",
+        "unasked",
         "unnamed",
         "unnamed_batch",
     )
@@ -83,8 +87,12 @@ class Replies(Copying):
         self.unnamed_batch = 0
         self.notifies = False
         """The session keeps this backend: a notification is for it, since nobody else can have listened."""
+        self.read_only = False
+        """It has refused to write (25006): the session or the server is read-only."""
         self.fatal: bytes | None = None
         """Body of the ErrorResponse with which the backend goes away."""
+        self.unasked = False
+        """That came right behind the last answer, and the session, which keeps nothing there, did not get it."""
 
     @property
     def settled(self) -> bool:
@@ -305,9 +313,15 @@ class Replies(Copying):
             # Of a long one, this is the beginning.
             message += _END
         self.copying = False
+        if _READ_ONLY in message:
+            self.read_only = self.profile_changed = self.noted = True
         if any(severity in message for severity in _FATAL):
             self.fatal = message[5:]
             self.noted = True
+            if not self.queue and data.endswith(_READY_IDLE, 0, start) and not self.notifies:
+                # Read a moment later, it would have found the backend given back, and been for nobody.
+                self.unasked = True
+                self._emit(data, start, end)
         elif not self.queue:
             self._out_of_step()
         if not self.queue:
