@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
+    from pgtrunk.quic.elders import Elders
     from pgtrunk.quic.listener import Forward
     from pgtrunk.quic.steering import Place
     from pgtrunk.quic.udp import Endpoint, Path
@@ -36,9 +37,16 @@ class Caretaker:
     """At the sockets of one worker."""
 
     def __init__(
-        self, place: Place, keys: Sequence[bytes], *, forward: Forward, living: Callable[[], Sequence[int]]
+        self,
+        place: Place,
+        keys: Sequence[bytes],
+        *,
+        forward: Forward,
+        living: Callable[[], Sequence[int]],
+        elders: Elders | None = None,
     ) -> None:
         """Of the worker at ``place``, in a fleet with these keys. ``living`` says which workers are there now."""
+        self._elders = elders
         self.udp = UdpCounters()
         self.resets = 0
         """Sent so far."""
@@ -51,7 +59,9 @@ class Caretaker:
     async def attach(self, sock: socket.socket) -> None:
         """Receives on one of the worker's sockets, in their order; what is taken over is a descriptor, which may be one
         of several of the same socket."""
-        number = len(self._endpoints)
+        address = sock.getsockname()
+        same = [endpoint.number for endpoint in self._endpoints if endpoint.address == address]
+        number = same[0] if same else len(self._endpoints)
         self._endpoints.append(await open_endpoint(sock, self._received, self.udp, number))
 
     def take(self, frame: bytes) -> None:
@@ -77,6 +87,8 @@ class Caretaker:
                 return
             connection_id = header.destination_id
             is_gone = header.version in VERSIONS and is_late(data)
+        if self._is_elders(connection_id, data, path):
+            return
         owner = self._place.owner(connection_id)
         if owner != self._place.index:
             self._pass_on(owner, data, path)
@@ -88,6 +100,9 @@ class Caretaker:
         elif connection_id and (living := self._living()):
             # Always the same one for the same id, while all live who do: what follows a first packet must find it.
             self._pass_on(living[connection_id[-1] % len(living)], data, path)
+
+    def _is_elders(self, connection_id: bytes, data: bytes, path: Path) -> bool:
+        return self._elders is not None and self._elders.take(connection_id, data, path)
 
     def _pass_on(self, worker: int, data: bytes, path: Path) -> None:
         self._forward(worker, Forwarded.of(data, path, path.endpoint.number).encode())

@@ -162,6 +162,10 @@ class Demultiplexer:
 
     # The table
 
+    def ids_of(self, connection: Routed) -> set[bytes]:
+        """Those of a connection, its client's own choice among them."""
+        return set(self._ids.get(connection, ()))
+
     def add(self, connection_id: bytes, connection: Routed) -> None:
         """Has packets to an id go to a connection."""
         self._routes[connection_id] = connection

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pgtrunk.errors import TrunkError
     from pgtrunk.quic.admission import RetryMode
     from pgtrunk.quic.config import ByteBudget, QuicLimits
+    from pgtrunk.quic.elders import Elders
     from pgtrunk.quic.identity import Identity
     from pgtrunk.quic.retry import RetryTokens
     from pgtrunk.quic.steering import Place
@@ -84,7 +85,9 @@ class Listener:
     given to ``take``.
     """
 
-    def __init__(self, door: Door, place: Place = ALONE, forward: Forward | None = None) -> None:
+    def __init__(
+        self, door: Door, place: Place = ALONE, forward: Forward | None = None, elders: Elders | None = None
+    ) -> None:
         self.udp = UdpCounters()
         self.paths = Paths()
         """What its connections know of losses on the way, by the client's address."""
@@ -92,6 +95,7 @@ class Listener:
         self.place = place
         self.loop = asyncio.get_running_loop()
         self._forward = forward
+        self._elders = elders
         self._endpoints: list[Endpoint] = []
         self._admission = Admission(door.admission)
         self._ids = ConnectionIds(os.urandom, buckets=place.buckets, generation=place.generation)
@@ -168,8 +172,11 @@ class Listener:
     # What is done with it
 
     async def attach(self, sock: socket.socket) -> None:
-        """Receives on one more bound socket, which it takes over."""
-        number = len(self._endpoints)
+        """Receives on one more bound socket, which it takes over. Of several at one address the first is for sending
+        to paths that others tell of."""
+        address = sock.getsockname()
+        same = [endpoint.number for endpoint in self._endpoints if endpoint.address == address]
+        number = same[0] if same else len(self._endpoints)
         self._endpoints.append(await open_endpoint(sock, self._demux.datagram_received, self.udp, number))
 
     def take(self, frame: bytes) -> None:
@@ -180,6 +187,24 @@ class Listener:
             return
         path = self._endpoints[forwarded.socket].path(forwarded.peer, forwarded.local)
         self._demux.datagram_received(forwarded.data, path, was_passed_on=True)
+
+    def retire(self) -> list[bytes]:
+        """Others read the sockets from now on, and hand on what belongs to the connections that are here; they need the
+        ids that this returns, which are of those that have just begun."""
+        for endpoint in self._endpoints:
+            endpoint.deafen()
+        now, young = self.loop.time(), self.door.limits.handshake_timeout
+        return [
+            connection_id
+            for accepted in self._accepted
+            if not accepted.driver.is_ready or now - accepted.driver.opened_at < young
+            for connection_id in self._demux.ids_of(accepted)
+        ]
+
+    async def unretire(self) -> None:
+        """Reads the sockets again: nobody else does."""
+        for endpoint in self._endpoints:
+            await endpoint.listen()
 
     def reload_certificates(self, identity: Identity) -> None:
         """Handshakes that begin from now on are with ``identity``; connections that are there go on."""
@@ -241,6 +266,8 @@ class Listener:
         path.endpoint.send(data, path)
 
     def _pass_on(self, connection_id: bytes, data: bytes, path: Path) -> bool:
+        if self._elders is not None and self._elders.take(connection_id, data, path):
+            return True
         worker = self.place.owner(connection_id)
         if worker == self.place.index or self._forward is None:
             return False

@@ -29,6 +29,7 @@ from pgtrunk.quic.tickets import Tickets
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from pgtrunk.quic.elders import Elders
     from pgtrunk.quic.listener import Forward
     from pgtrunk.quic.steering import Place
 
@@ -88,6 +89,7 @@ async def listen_on(
     accept: Acceptor,
     place: Place = ALONE,
     forward: Forward | None = None,
+    elders: Elders | None = None,
 ) -> Listener:
     """Listens on bound sockets, which it takes over: those of the worker at ``place``, one for each address, in the
     same order on all workers. ``forward`` and what follows from it: see ``Listener``.
@@ -99,7 +101,7 @@ async def listen_on(
     except BaseException:
         _close(sockets)
         raise
-    return await _open(door, sockets, place, forward)
+    return await _open(door, sockets, place, forward, elders)
 
 
 async def bind(hosts: Sequence[str], port: int, count: int = 1) -> list[list[socket.socket]]:
@@ -126,9 +128,15 @@ async def bind(hosts: Sequence[str], port: int, count: int = 1) -> list[list[soc
     return workers
 
 
-async def _open(door: Door, sockets: Sequence[socket.socket], place: Place, forward: Forward | None) -> Listener:
+async def _open(
+    door: Door,
+    sockets: Sequence[socket.socket],
+    place: Place,
+    forward: Forward | None,
+    elders: Elders | None = None,
+) -> Listener:
     clamped = {warning for sock in sockets if (warning := tune(sock, door.limits.socket_buffer)) is not None}
-    listener = Listener(replace(door, warnings=(*door.warnings, *clamped)), place, forward)
+    listener = Listener(replace(door, warnings=(*door.warnings, *clamped)), place, forward, elders)
     try:
         for sock in sockets:
             await listener.attach(sock)

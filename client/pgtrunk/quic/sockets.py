@@ -16,7 +16,7 @@ from pgtrunk.quic.steering import encode, program
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["AddressInfo", "bind_all", "bind_group", "is_wildcard", "steer", "tune"]
+__all__ = ["AddressInfo", "bind_all", "bind_group", "is_wildcard", "join", "like", "steer", "tune"]
 
 AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
 """One answer of ``getaddrinfo``."""
@@ -137,20 +137,37 @@ def _bind_shared(info: AddressInfo, port: int, count: int) -> list[socket.socket
     return group
 
 
+def like(member: socket.socket) -> socket.socket:
+    """A socket that may become one more member of the group of ``member``: see :func:`join`."""
+    sock = socket.socket(member.family, member.type, member.proto)
+    sock.setblocking(False)
+    return sock
+
+
+def join(sock: socket.socket, member: socket.socket) -> None:
+    """Makes ``sock`` the last of the group that ``member`` is in. Raises OSError."""
+    member.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    _tie(sock, member.getsockname(), shared=True)
+
+
 def _bind(family: int, kind: int, proto: int, address: tuple[Any, ...], *, shared: bool = False) -> socket.socket:
     sock = socket.socket(family, kind, proto)
     try:
         sock.setblocking(False)
-        if family == socket.AF_INET6:
-            # Each family has its own socket, so that an IPv4 address always looks like one.
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        if shared:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        sock.bind(address)
+        _tie(sock, address, shared=shared)
     except OSError as exc:
         sock.close()
         raise OSError(exc.errno, f"{exc.strerror}: {address[0]} port {address[1]} (UDP)") from exc
     return sock
+
+
+def _tie(sock: socket.socket, address: tuple[Any, ...], *, shared: bool) -> None:
+    if sock.family == socket.AF_INET6:
+        # Each family has its own socket, so that an IPv4 address always looks like one.
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    if shared:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sock.bind(address)
 
 
 def steer(first_socket: socket.socket, count: int) -> str | None:

@@ -110,6 +110,14 @@ class Endpoint(Protocol):
         """Sends a datagram, or drops it; never waits and never raises."""
         ...
 
+    def deafen(self) -> None:
+        """Receives nothing more: somebody else reads from the socket. It can be sent on."""
+        ...
+
+    async def listen(self) -> None:
+        """Receives again, after :meth:`deafen`."""
+        ...
+
     def close(self) -> None:
         """Stops receiving and closes the socket."""
         ...
@@ -156,9 +164,22 @@ class AddressEndpoint(asyncio.DatagramProtocol):
         else:
             self._counters.sent += 1
 
+    def deafen(self) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            # The transport closes what it reads from.
+            self._sock = self._sock.dup()
+            transport.abort()
+
+    async def listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.create_datagram_endpoint(lambda: self, sock=self._sock)
+
     def close(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+        else:
+            self._sock.close()
 
 
 class WildcardEndpoint:
@@ -231,6 +252,12 @@ class WildcardEndpoint:
             self._counters.send_dropped += 1
         else:
             self._counters.sent += 1
+
+    def deafen(self) -> None:
+        self._loop.remove_reader(self._sock)
+
+    async def listen(self) -> None:
+        self._loop.add_reader(self._sock, self._readable)
 
     def close(self) -> None:
         self._loop.remove_reader(self._sock)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pgtrunk_gateway.fleet.outgoing import Outgoing
+
 if TYPE_CHECKING:
     from pgtrunk_gateway.fleet.frames import Body
 
@@ -56,6 +58,8 @@ class Charter:
     """Descriptor on which accepted connections come; see :mod:`~pgtrunk_gateway.fleet.hand`."""
     board: int
     """Descriptor of the :class:`~pgtrunk_gateway.fleet.board.Board`."""
+    elders: tuple[Outgoing, ...] = ()
+    """The fleets that had these ports before, and that are leaving."""
     standing: Body = field(default_factory=dict)
     """What the console has said that a new worker must know."""
     keep: Body = field(default_factory=dict)
@@ -64,7 +68,8 @@ class Charter:
     @property
     def descriptors(self) -> tuple[int, ...]:
         """All that the worker inherits but the bus."""
-        return (*self.udp, self.forward_in, *self.forward_out.values(), self.hand, self.board)
+        leaving = (each for elder in self.elders for each in elder.outlets.values())
+        return (*self.udp, self.forward_in, *self.forward_out.values(), self.hand, self.board, *leaving)
 
     def as_body(self) -> Body:
         """As it travels."""
@@ -88,6 +93,7 @@ class Charter:
             "forward_out": {str(index): descriptor for index, descriptor in self.forward_out.items()},
             "hand": self.hand,
             "board": self.board,
+            "elders": [elder.as_body() for elder in self.elders],
             "standing": self.standing,
             "keep": self.keep,
         }
@@ -105,5 +111,6 @@ class Charter:
             "unix": tuple(body["unix"]),
             "udp": tuple(body["udp"]),
             "forward_out": {int(index): descriptor for index, descriptor in body["forward_out"].items()},
+            "elders": tuple(Outgoing.from_body(each) for each in body["elders"]),
         }
         return cls(**(body | given))

@@ -44,8 +44,9 @@ class Inlet:
                 size = self._sock.recv_into(self._buffer)
             except OSError:
                 return
-            self.received += 1
-            self._take(bytes(self._view[:size]))
+            if size:
+                self.received += 1
+                self._take(bytes(self._view[:size]))
 
     def close(self) -> None:
         """Reads nothing more, from now on."""

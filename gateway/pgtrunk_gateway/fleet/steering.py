@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -55,8 +56,8 @@ class Caretaking:
         ends: Callable[[], bool],
         elders: Elders | None = None,
     ) -> None:
-        """``serving`` says which workers are there now, ``ends`` whether none is to come any more. ``elders``: fleets that
-        are leaving, whose connections are not gone."""
+        """``serving`` says which workers are there now, ``ends`` whether none is to come any more. ``elders``: fleets
+        that are leaving, whose connections are not gone."""
         self._elders = elders
         self._sockets = sockets
         self._keys = keys
@@ -79,7 +80,13 @@ class Caretaking:
         """It is gone."""
         if self._sockets[index].udp and index not in self._cares and not self._ends():
             place = Place(index, len(self._sockets), self._generation)
-            caretaker = Caretaker(place, self._keys, forward=self._outlets.send, living=lambda: sorted(self._serving()), elders=self._elders)
+            caretaker = Caretaker(
+                place,
+                self._keys,
+                forward=self._outlets.send,
+                living=lambda: sorted(self._serving()),
+                elders=self._elders,
+            )
             self._cares[index] = _Care(caretaker, self._sockets[index])
 
     async def close(self) -> None:
@@ -129,4 +136,4 @@ def elders_of(leaving: Sequence[Outgoing]) -> Elders | None:
         for index, descriptor in each.outlets.items()
     }
     outlets = ElderOutlets(socks)
-    return Elders([Elder(each.generation, each.count) for each in leaving], outlets.send)
+    return Elders([Elder(each.generation, each.count) for each in leaving], outlets.send, outlets.close)
