@@ -77,7 +77,11 @@ class Pool(Stock):
         self.counters.waits += 1
         self.queue.join(holder, timeout)
         # Nothing can be opened when the pool is full, which is when this is called for each query.
-        if not self.limits.size or self.stale or len(self.backends) + len(self._opening) < self.limits.size:
+        if (
+            not self.limits.size
+            or self.stale
+            or len(self.backends) + len(self._opening) + self.wanted < self.limits.size
+        ):
             self._maintain()
 
     def leave(self, holder: Holder) -> None:
@@ -119,9 +123,7 @@ class Pool(Stock):
         """Whether something else becomes of a free backend than being given away."""
         if self._closed or self._paused:
             backend.close("pool closed" if self._closed else "pause mode")
-        elif self.walsenders.wants(self.queue.since) or any(
-            account.blocked and account.gives_way(self) for account in self.accounts
-        ):
+        elif self.walsenders.wants(self.queue.since) or self._gives_way():
             backend.close("evicted")
         elif not checked and self.limits.checks_always and not backend.retired:
             self.stale.append(backend)
@@ -186,7 +188,7 @@ class Pool(Stock):
 
     def _too_long(self) -> GatewayError:
         detail = (
-            f"Pool {self.key} has {len(self.backends)} of {self.limits.size or 'unlimited'} backends, "
+            f"Pool {self.key} has {len(self.backends)} of {self.limits.size or 'unlimited'} backends{self._here}, "
             f"{self.busy} of them in use; {len(self.waiting)} more sessions wait."
         )
         return QueryWaitTimeout(
@@ -196,6 +198,10 @@ class Pool(Stock):
             severity="ERROR",
             log="query_wait_timeout",
         )
+
+    @property
+    def _here(self) -> str:
+        return "" if self.allowance is None else " in this worker"
 
     def _remedy(self) -> str:
         """What would spare sessions the wait, as a HINT."""
@@ -327,6 +333,8 @@ class Pool(Stock):
             else:
                 backend.close(reason)
         self.host.tenants.discard(self)
+        if self.allowance is not None:
+            self.allowance.leave(self)
         for account in self.accounts:
             account.leave(self)
 

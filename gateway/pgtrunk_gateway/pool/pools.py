@@ -24,6 +24,7 @@ from pgtrunk_gateway.pool.target import Target
 if TYPE_CHECKING:
     from pgtrunk_gateway.config.settings import Config, DatabaseConfig, PoolKey
     from pgtrunk_gateway.errors import GatewayError
+    from pgtrunk_gateway.pool.allowance import Allowance, Purse
     from pgtrunk_gateway.pool.connect import Deriver, SocketTuner
     from pgtrunk_gateway.tls import ServerTls
 
@@ -47,11 +48,14 @@ class Pools:
         derive: Deriver,
         tune: SocketTuner,
         tls: Callable[[DatabaseConfig], ServerTls | None] = lambda _: None,
+        purse: Purse | None = None,
     ) -> None:
         self._config = config
         self._userlist = userlist
         self._derive = derive
         self._tune = tune
+        self.purse = purse
+        """What the fleet has it know of limits that hold for all workers; None: there is no fleet."""
         self._tls = tls
         """How the server of a database is spoken to now; a reload may change that."""
         self._pools: dict[PoolKey, Pool] = {}
@@ -88,6 +92,8 @@ class Pools:
         for farewell in self._farewells.values():
             farewell.cancel()
         await asyncio.gather(*(pool.close(error) for pool in self._pools.values()))
+        if self.purse is not None:
+            await self.purse.close()
         await self.hosts.close()
 
     # -- the verbs -----------------------------------------------------------------------------------------------------
@@ -152,7 +158,10 @@ class Pools:
                     host=self.hosts.of(database),
                     kept=database.user == key.user,
                 )
+                self._allowance(key, database)
                 self._unused(pool)
+        if self.purse is not None:
+            self.purse.reconfigured()
         for name, account in self.database_accounts.items():
             if (database := config.database(name)) is not None:
                 account.change(config.resolve_max_db_connections(database))
@@ -171,6 +180,7 @@ class Pools:
             tune=self._tune,
             host=self.hosts.of(database),
             accounts=(self._database_account(database), self._user_account(key.user)),
+            allowance=self._allowance(key, database),
             kept=database.user == key.user,
         )
         pool.on_unused = partial(self._unused, pool)
@@ -222,6 +232,20 @@ class Pools:
         self.hosts.tidy()
 
     # -- from the configuration ----------------------------------------------------------------------------------------
+
+    def _allowance(self, key: PoolKey, database: DatabaseConfig) -> Allowance | None:
+        """What its pool has of limits that hold for all workers, with what they are now."""
+        if self.purse is None:
+            return None
+        config = self._config
+        return self.purse.allowance(
+            (key.database, key.user),
+            size=config.resolve_pool_size(database, key.user),
+            reserve=config.resolve_reserve_pool_size(database, key.user) if config.reserve_pool_timeout else 0,
+            minimum=config.resolve_min_pool_size(database, key.user),
+            in_database=config.resolve_max_db_connections(database),
+            of_user=config.resolve_max_user_connections(key.user),
+        )
 
     def _database_account(self, database: DatabaseConfig) -> Account:
         account = self.database_accounts.get(database.name)

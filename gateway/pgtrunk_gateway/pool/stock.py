@@ -25,6 +25,7 @@ from pgtrunk_gateway.pool.decisions import Check, Close, Connect, Idle, Situatio
 from pgtrunk_gateway.pool.following import Following
 from pgtrunk_gateway.pool.greeting import Greeting
 from pgtrunk_gateway.pool.host import Host
+from pgtrunk_gateway.pool.limited import Limited
 from pgtrunk_gateway.pool.opening import Opening
 from pgtrunk_gateway.pool.waiting import Waiting
 from pgtrunk_gateway.pool.walsenders import Walsenders
@@ -34,6 +35,7 @@ from pgtrunk_gateway.stats.counters import PoolStats
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.config.settings import PoolKey
+    from pgtrunk_gateway.pool.allowance import Allowance
     from pgtrunk_gateway.pool.connect import Deriver, Opened, SocketTuner
     from pgtrunk_gateway.pool.limits import PoolLimits
     from pgtrunk_gateway.pool.target import Target
@@ -47,10 +49,11 @@ ERRANDS: Final = frozenset({BackendState.STARTING, BackendState.CHECKING, Backen
 """The states of a backend that will be free in a moment."""
 
 
-class Stock(Following):
+class Stock(Following, Limited):
     """A pool's backends. All of it runs in one event loop, in callbacks; only opening a connection is a task.
 
-    ``accounts``: the limits that it shares with other pools. ``kept``: whether it keeps its minimum without sessions.
+    ``accounts``: the limits that it shares with other pools; ``allowance``: what it has of those that hold for a whole
+    fleet. ``kept``: whether it keeps its minimum without sessions.
     """
 
     def __init__(
@@ -63,13 +66,16 @@ class Stock(Following):
         tune: SocketTuner,
         host: Host | None = None,
         accounts: tuple[Account, ...] = (),
+        allowance: Allowance | None = None,
         kept: bool = True,
     ) -> None:
         self.key = key
         self.target = target
         self.limits = limits
         self.host = host or Host(lambda: self.limits.retry)
+        super().__init__()
         self.accounts = accounts
+        self.allowance = allowance
         self.kept = kept
         self.counters = PoolCounters()
         self.stats = PoolStats()
@@ -97,17 +103,14 @@ class Stock(Following):
         """When the timer rings."""
         self._closed = False
         self._paused = False
-        self._hindered = False
-        """Whether a free backend may have to be closed or checked, and not just given away."""
-        self._observed = False
-        """Whether others want to know of a backend that is idle."""
-        self._observers: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._maintaining = False
         self._warned = False
         """Of a password that crosses the network in clear."""
         self._keep: Callable[[Backend], None]
         self._loop = asyncio.get_running_loop()
         self.host.tenants.add(self)
+        if allowance is not None:
+            allowance.attach(self)
         for account in accounts:
             account.members.add(self)
         self._configure()
@@ -170,11 +173,14 @@ class Stock(Following):
         if self._closed or self._maintaining:
             return
         self._maintaining = True
+        connect: Connect | None = None
         try:
             if not self._paused:
                 self.walsenders.advance()
             for decision in decide(self._situation()):
                 match decision:
+                    case Connect() if self.allowance is not None:
+                        connect = decision
                     case Connect():
                         self._connect(decision)
                     case Close(id, reason):
@@ -188,6 +194,8 @@ class Stock(Following):
                         self._wake_at(at)
                     case _:
                         assert_never(decision)
+            if self.allowance is not None:
+                self.draw(self.allowance, connect)
         finally:
             self._maintaining = False
 
@@ -208,6 +216,7 @@ class Stock(Following):
             admits=self.host.admits,
             used=self.kept or self.sessions > 0 or waiting > 0,
             paused=self._paused,
+            shared_floor=self.allowance.floor if self.allowance is not None else None,
         )
 
     def idlers(self) -> list[Idle]:
@@ -240,13 +249,19 @@ class Stock(Following):
 
     def _connect(self, decision: Connect) -> None:
         log.debug("%s: opening %d connections to %s: %s", self.key, decision.count, self.target, decision.reason)
+        if self.allowance is not None:
+            self._owed += decision.count
+            return
         for number in range(decision.count):
             if self.accounts and not admit(self, self.accounts, evict=decision.waited_for):
                 log.debug("%s:%s", self.key, self.full)
                 return
             if number >= decision.count - decision.reserve:
                 log.warning("%s: taking connection from reserve_pool", self.key)
-            self._opening.begin(self.target, self.host, self.limits.connect_timeout)
+            self._begin()
+
+    def _begin(self) -> None:
+        self._opening.begin(self.target, self.host, self.limits.connect_timeout)
 
     def _opened(self, opened: Opened) -> None:
         self._backoff.succeeded()
@@ -279,6 +294,9 @@ class Stock(Following):
         backend.expires = self._end_of_life(backend)
         self.backends[backend.id] = backend
         self.counters.opened += 1
+        if self.allowance is not None:
+            backend.lingers = True
+            self.allowance.opened(backend, opened)
         log.info(
             "S-%d: %s@%s new connection to server (from %s, pid=%d)",
             backend.id, self.key, backend.target, opened.origin, backend.pid,
@@ -296,7 +314,7 @@ class Stock(Following):
 
     def _failed(self, error: GatewayError, began: float, attempt: object) -> None:
         self.counters.failed += 1
-        self._unbook()
+        self.unbook()
         if is_down(error):
             self.host.failed(attempt, error, began)
             pause = self.host.backoff.retry_at - self._loop.time()
@@ -321,17 +339,13 @@ class Stock(Following):
         if isinstance(error, BackendRefused) and not self.backends:
             self.queue.end(error)
 
-    def _unbook(self) -> None:
-        for account in self.accounts:
-            account.release()
-
     def _lost(self, backend: Backend, reason: str) -> None:
         if backend in self.idle:
             self.idle.remove(backend)
         elif backend in self.stale:
             self.stale.remove(backend)
         if self.backends.pop(backend.id, None) is not None:
-            self._unbook()
+            self.unbook(backend)
         self.counters.closed += 1
         age = self._loop.time() - backend.born
         log.info("S-%d: %s@%s closing because: %s (age=%ds)", backend.id, self.key, backend.target, reason, int(age))
@@ -340,39 +354,6 @@ class Stock(Following):
         if self._observed:
             self._tell_observers()
         self._note_use()
-
-    # -- limits that it shares -----------------------------------------------------------------------------------------
-
-    def evict(self, backend: int) -> None:
-        """Closes an idle backend for the sake of another pool, unless it has ended with the one before it."""
-        if (victim := self.backends.get(backend)) is not None:
-            victim.close("evicted")
-
-    def contend(self) -> None:
-        """Others have begun, or ceased, to be blocked by a limit that it shares."""
-        contended = any(account.blocked for account in self.accounts)
-        hindered = contended or self._closed or self._paused or self.limits.checks_always
-        self._hindered = hindered or self.walsenders.queued > 0
-        self._observed = contended or bool(self._observers)
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        if condition():
-            return
-        observer = condition, self._loop.create_future()
-        self._observers.append(observer)
-        self.contend()
-        try:
-            await observer[1]
-        finally:
-            self._observers.remove(observer)
-            self.contend()
-
-    def _tell_observers(self) -> None:
-        for condition, future in self._observers:
-            if not future.done() and condition():
-                future.set_result(None)
-        for account in self.accounts:
-            account.turn_soon()
 
     def _note_use(self) -> None:
         if self.on_unused is not None and self.unused:
@@ -384,13 +365,6 @@ class Stock(Following):
         waiting = self.waiting or self.greeting.waiting or self.walsenders.waiting
         return not (self.sessions or self.backends or self._opening or waiting)
 
-    @property
-    def full(self) -> str:
-        """Which limits over several pools are reached, as the end of a DETAIL; "" where none is."""
-        return "".join(
-            f" {account.setting} = {account.limit} is reached." for account in self.accounts if account.excess
-        )
-
     def _give_up_opening(self) -> None:
         for _ in range(self._opening.give_up() + self.walsenders.give_up()):
-            self._unbook()
+            self.unbook()
