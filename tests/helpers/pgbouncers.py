@@ -6,6 +6,8 @@ It refuses to run as root, and so runs as the account of a guarded folder, with 
 from __future__ import annotations
 
 import contextlib
+import functools
+import re
 import shutil
 import signal
 import socket
@@ -14,6 +16,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from bench import pgbouncer as installed
 from helpers.site import DATABASE, PASSWORD, USER
 from pgtrunk_gateway.demo.guarded_folder import GuardedFolder
 
@@ -22,8 +25,10 @@ if TYPE_CHECKING:
 
     from helpers.site import Site
 
-__all__ = ["PeerPgBouncer", "free_port", "pgbouncer"]
+__all__ = ["NOT_FOUND", "PeerPgBouncer", "find", "pgbouncer"]
 
+NOT_FOUND: Final = f"no PgBouncer that knows peers (1.19 or newer): {installed.NOT_FOUND}"
+_WITH_PEERS: Final = (1, 19)
 _START: Final = 20.0
 _STOP: Final = 10.0
 _INI: Final = """\
@@ -45,7 +50,18 @@ peer_id = {peer_id}
 """
 
 
-def free_port() -> int:
+@functools.cache
+def find() -> str | None:
+    """PGBOUNCER, or the one that is installed, if it knows peers; Debian 12 has 1.18, which does not."""
+    program = installed.find()
+    if program is None:
+        return None
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, timeout=20).stdout
+    version = re.match(r"PgBouncer (\d+)\.(\d+)", said)
+    return program if version is not None and (int(version[1]), int(version[2])) >= _WITH_PEERS else None
+
+
+def _free_port() -> int:
     """A port that is free at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -114,7 +130,7 @@ class PeerPgBouncer:
 @contextlib.contextmanager
 def pgbouncer(program: str) -> Iterator[PeerPgBouncer]:
     """One that is not started yet: gateways have to be told of its port, and it of theirs."""
-    bouncer = PeerPgBouncer(program, free_port())
+    bouncer = PeerPgBouncer(program, _free_port())
     try:
         yield bouncer
     finally:
