@@ -17,17 +17,19 @@ import asyncio
 import contextlib
 import logging
 import signal
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pgtrunk_gateway.console.operations import done
 from pgtrunk_gateway.errors import ConfigError, GatewayError
 from pgtrunk_gateway.stopping import Patience
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from pgtrunk_gateway.console.operations import Done, PoolerState
     from pgtrunk_gateway.notify import Notifier
 
-__all__ = ["catch_signals", "next_patience", "serve_until_stopped"]
+__all__ = ["catch_signals", "next_patience", "serve_until_stopped", "unless_stopped"]
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +59,30 @@ def next_patience(now: Patience, signum: int) -> Patience:
     if asked == now:
         return Patience.NONE
     return max(now, asked)
+
+
+async def unless_stopped(starting: Coroutine[Any, Any, None], signals: asyncio.Queue[int]) -> bool:
+    """Whether what starts came to its end; a signal that asks for the end cancels it. Other signals stay for later."""
+    start = asyncio.ensure_future(starting)
+    later: list[int] = []
+    try:
+        while not start.done():
+            signum = asyncio.ensure_future(signals.get())
+            await asyncio.wait([start, signum], return_when=asyncio.FIRST_COMPLETED)
+            if not signum.done():
+                signum.cancel()
+            elif signum.result() in _STOPS:
+                log.info("got %s before it served", signal.Signals(signum.result()).name)
+                return False
+            else:
+                later.append(signum.result())
+        await start
+        return True
+    finally:
+        for each in later:
+            signals.put_nowait(each)
+        start.cancel()
+        await asyncio.gather(start, return_exceptions=True)
 
 
 async def serve_until_stopped(gateway: Served, signals: asyncio.Queue[int], notifier: Notifier) -> None:

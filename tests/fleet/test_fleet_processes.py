@@ -162,6 +162,19 @@ def test_a_new_fleet_takes_the_name_of_one_that_drains(site: Site) -> None:
     assert not (place / f".s.PGSQL.{port}").exists()
 
 
+def test_fleets_may_share_a_port(site: Site) -> None:
+    shared: dict[str, Any] = {"so_reuseport": 1, "quic_cert_file": None, "quic_key_file": None}
+    with fleet_process(site, **shared) as one, fleet_process(site, **shared, listen_port=one.port()) as other:
+        assert one.port() == other.port()
+        with fleet_process(site, listen_port=one.port(), quic_cert_file=None, quic_key_file=None) as third:
+            assert third.wait() == 1
+            assert "Address already in use" in third.said
+        for fleet in (one, other):
+            with fleet.connect("unix") as session:
+                assert session.execute("SELECT 1").fetchone() == (1,)
+            assert fleet.stop() == 0
+
+
 def test_a_service_manager_is_told_when_all_serve(site: Site) -> None:
     place = site.place()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:

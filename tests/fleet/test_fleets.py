@@ -98,6 +98,30 @@ async def test_a_dead_worker_costs_its_own_sessions_and_comes_back(start_fleet: 
     assert fleet.spread() == [3, 3]
 
 
+async def test_a_fault_of_the_supervisors_own_costs_no_worker(
+    start_fleet: StartFleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(post, "_SHORTEST", 0.01)
+    fleet = await start_fleet(workers=2)
+
+    class Broken:
+        def enters(self, index: int, bus: object) -> None: ...
+
+        def leaves(self, index: int) -> None:
+            fleet.supervisor.parts.remove(self)
+            raise RuntimeError("broken")
+
+    fleet.supervisor.parts.append(Broken())
+    connections = [await fleet.connect() for _ in range(2)]
+    await fleet.kill(0)
+    await fleet.until_served()
+    assert "RuntimeError: broken" in caplog.text
+    assert await connections[1].fetchval("SELECT 1") == 1
+    for _ in range(2):
+        assert await (await fleet.connect()).fetchval("SELECT 1") == 1
+    assert fleet.spread() == [1, 2]
+
+
 async def test_while_all_are_dead_who_connects_waits(start_fleet: StartFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(post, "_SHORTEST", 0.1)
     fleet = await start_fleet(workers=2)

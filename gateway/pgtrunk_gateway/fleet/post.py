@@ -115,7 +115,12 @@ class Post:
         try:
             while not self._stopped.is_set():
                 self._began = 0.0
-                end = await self._live()
+                try:
+                    end = await self._live()
+                except Exception:
+                    # The supervisor's own fault, which must cost no more than this worker.
+                    log.exception("worker %d: unexpected", self.index)
+                    end = "was lost"
                 if not self._begun.is_set():
                     self._fault = self._fault or f"worker {self.index}: {end} before it served"
                     return
@@ -164,8 +169,10 @@ class Post:
         finally:
             self._bus = self._deadline = None
             bus.close()
-            self._house.leaves(self.index)
-            code = await self._loop.run_in_executor(None, _end, process, 0.0 if late else _LEAVES)
+            try:
+                self._house.leaves(self.index)
+            finally:
+                code = await self._loop.run_in_executor(None, _end, process, 0.0 if late else _LEAVES)
         return f"pid {process.pid} {_told(code, late=late)}"
 
     def _serves(self, bus: Bus, pid: int) -> None:
@@ -181,7 +188,8 @@ class Post:
     def _tell_stop(self, bus: Bus) -> None:
         bus.tell("stop", {"patience": int(self._patience)})
         if self._patience is Patience.NONE:
-            self._due(self._loop.time() + _ENDS)
+            # One that does not serve yet has nothing to end.
+            self._due(self._loop.time() + (_ENDS if self._began else 0.0))
 
     def _due(self, when: float | None) -> None:
         # One that expires now can have no other end.
