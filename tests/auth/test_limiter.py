@@ -110,3 +110,13 @@ def test_memory_is_bounded_and_who_failed_last_is_remembered() -> None:
         limiter.failed(ADDRESS, 0.0)
     assert len(limiter) == 100
     assert limiter.allow(ADDRESS, 0.0) > 0.0
+
+
+def test_what_is_not_known_yet_may_still_fail() -> None:
+    limiter = LoginLimiter(limit=10, window=60.0)
+    fail(limiter, times=6)
+    assert limiter.allow(ADDRESS, 0.0, pending=3) == 0.0
+    assert limiter.allow(ADDRESS, 0.0, pending=4) == pytest.approx(6.0)
+    assert limiter.allow("192.0.2.2", 0.0, pending=9) == 0.0
+    assert limiter.allow("192.0.2.2", 0.0, pending=10) > 0.0
+    assert LoginLimiter(limit=0).allow(ADDRESS, 0.0, pending=1000) == 0.0

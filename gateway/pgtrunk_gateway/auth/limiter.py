@@ -46,6 +46,7 @@ class LoginLimiter:
         """0.0 where a login from `address` may be tried at `now`, otherwise the seconds until it may.
 
         `address` is a numeric IP address as in a socket's peer name; None or anything else is a unix socket's.
+        `pending`: how many from there are tried at this moment, each of which may fail.
         """
         bucket = self._find(address, now)
         spent = pending + (bucket.spent if bucket is not None else 0.0)
