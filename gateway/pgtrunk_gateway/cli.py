@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from pgtrunk.errors import PgtrunkError
 from pgtrunk_gateway.config.load import Loaded, load
 from pgtrunk_gateway.errors import ConfigError
+from pgtrunk_gateway.fleet.heritage import Heritage
 from pgtrunk_gateway.fleet.supervisor import Supervisor, worker_count
 from pgtrunk_gateway.gateway import Gateway
 from pgtrunk_gateway.logs import LogOutput
@@ -28,14 +29,13 @@ from pgtrunk_gateway.notify import Notifier
 from pgtrunk_gateway.privileges import assume
 from pgtrunk_gateway.reloading import OpenLog, log_remarks
 from pgtrunk_gateway.running import run
-from pgtrunk_gateway.signals import catch_signals, serve_until_stopped
+from pgtrunk_gateway.signals import catch_signals, serve_until_stopped, unless_stopped
 
 __all__ = ["main"]
 
 log = logging.getLogger(__name__)
 
 _NO_DAEMON = "-d is not supported: let a service manager run it (systemd: Type=notify), or a shell, with &"
-_NO_REBOOT = "-R is not supported: stop the old gateway by SIGTERM and start the new one, which takes over its socket"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         open_log = _logging(arguments)
         open_log(loaded.config).install()
         log_remarks(loaded)
+        if arguments.reboot and run(_take_over(loaded, open_log, arguments)):
+            return 0
         with _pidfile(loaded):
             workers = worker_count(loaded.config)
             if workers == 1:
@@ -78,9 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-u", "--user", metavar="NAME", help="become this user first; goes before the key user")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log more; may be given several times")
     parser.add_argument("-V", "--version", action="version", version=f"pgtrunk-gateway {version('pgtrunk')}")
+    parser.add_argument("-R", "--reboot", action="store_true", help="take over from the gateway that runs, of workers")
     # Options of PgBouncer's, for whoever gives them out of habit.
     parser.add_argument("-d", "--daemon", action=_Refuse, help=argparse.SUPPRESS, words=_NO_DAEMON)
-    parser.add_argument("-R", "--reboot", action=_Refuse, help=argparse.SUPPRESS, words=_NO_REBOOT)
     return parser
 
 
@@ -119,14 +121,38 @@ async def _serve(loaded: Loaded, open_log: OpenLog) -> None:
         await serve_until_stopped(gateway, signals, notifier)
 
 
-async def _supervise(loaded: Loaded, workers: int, open_log: OpenLog, arguments: argparse.Namespace) -> None:
+async def _supervise(
+    loaded: Loaded, workers: int, open_log: OpenLog, arguments: argparse.Namespace, heritage: Heritage | None = None
+) -> None:
     signals = catch_signals()
     notifier = Notifier(os.environ)
-    supervisor = Supervisor(loaded, workers, open_log, quiet=arguments.quiet, verbose=arguments.verbose)
-    async with supervisor:
-        _log_start(workers)
-        notifier.ready()
-        await serve_until_stopped(supervisor, signals, notifier)
+    if heritage is not None:
+        notifier.took_over(os.getpid())
+    supervisor = Supervisor(
+        loaded, workers, open_log, quiet=arguments.quiet, verbose=arguments.verbose, heritage=heritage
+    )
+    supervisor.changeover.moved = notifier.moved
+    try:
+        if await unless_stopped(supervisor.start(), signals):
+            _log_start(workers)
+            with _held(loaded) if heritage is not None else contextlib.nullcontext():
+                notifier.ready()
+                await serve_until_stopped(supervisor, signals, notifier)
+    finally:
+        await supervisor.close()
+
+
+async def _take_over(loaded: Loaded, open_log: OpenLog, arguments: argparse.Namespace) -> bool:
+    """Serves to the end, behind the gateway that runs -> False: none does, or none of workers."""
+    heritage = await Heritage.claim(loaded)
+    if heritage is None:
+        log.info("-R: no gateway of several workers runs here; starting as always")
+        return False
+    try:
+        await _supervise(loaded, worker_count(loaded.config), open_log, arguments, heritage)
+    finally:
+        await heritage.close()
+    return True
 
 
 def _log_start(workers: int = 1) -> None:
@@ -152,6 +178,20 @@ def _pidfile(loaded: Loaded) -> Iterator[None]:
         running = _running(path)
         if running is not None:
             raise loaded.error("pidfile", f'"{path}" says that pid {running} runs already; remove it if that is not so')
+    except OSError as error:
+        raise ConfigError(f'pidfile: cannot write "{path}": {error.strerror}') from error
+    with _held(loaded):
+        yield
+
+
+@contextlib.contextmanager
+def _held(loaded: Loaded) -> Iterator[None]:
+    """Writes the pid, whoever's is there. A gateway that was taken over leaves the file alone at its end."""
+    path = loaded.config.pidfile
+    if not path:
+        yield
+        return
+    try:
         with open(path, "w", encoding="ascii") as file:
             file.write(f"{os.getpid()}\n")
     except OSError as error:

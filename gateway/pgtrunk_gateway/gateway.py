@@ -30,6 +30,7 @@ from pgtrunk_gateway.fleet.voice import Voice
 from pgtrunk_gateway.fronts.opening import open_fronts
 from pgtrunk_gateway.fronts.quic import QuicFront
 from pgtrunk_gateway.fronts.tcp import check_tuning, tcp_tuner
+from pgtrunk_gateway.leaving import until_left
 from pgtrunk_gateway.operations import GatewayOperations
 from pgtrunk_gateway.pool.lookups import Lookups
 from pgtrunk_gateway.pool.pools import Pools
@@ -131,6 +132,8 @@ class Gateway:
         if fleet is not None:
             self.console.others = self.voice = Voice(self, fleet.member, fleet.board)
             self.deeds = Deeds(self, fleet.member.bus, fleet.index, Standing.from_body(fleet.charter.standing))
+        self.retired = False
+        """Whether the next gateway has the sockets (online restart)."""
         self._closed = False
 
     @property
@@ -181,8 +184,28 @@ class Gateway:
 
     # -- stop ----------------------------------------------------------------------------------------------------------
 
+    def retire(self) -> list[bytes]:
+        """The next gateway accepts and reads from now on: who is here stays. See :meth:`Listener.retire`."""
+        self.retired = True
+        return [each for front in self.fronts if isinstance(front, QuicFront) for each in front.retire()]
+
+    async def unretire(self) -> None:
+        """There is no next one, after all."""
+        self.retired = False
+        for front in self.fronts:
+            if isinstance(front, QuicFront):
+                await front.unretire()
+
     async def wait_for_clients(self) -> None:
-        """No new sessions; returns when the last one has ended, or after shutdown_timeout."""
+        """No new sessions; returns when the last one has ended, or after shutdown_timeout. One that is retired refuses
+        nobody: its QUIC connections may have new sessions, until their clients close them; and at shutdown_timeout
+        transactions have as much time again."""
+        if self.retired:
+            if await until_left(self):
+                log.info("client connections dropped, exiting")
+            else:
+                await self.wait_for_transactions()
+            return
         self._drain()
         if await self._sessions_end():
             log.info("client connections dropped, exiting")

@@ -21,10 +21,23 @@ class Notifier:
         path = environment.get("NOTIFY_SOCKET", "")
         self._address = "\0" + path[1:] if path.startswith("@") else path
         self._clock = clock
+        self._pid = 0
+        self._tells_pid = False
 
     def ready(self) -> None:
-        """It serves: after its start, or after a reload."""
-        self._send("READY=1")
+        """It serves: after its start, or after a reload. With the pid: after an online restart it is another process
+        than the manager has started."""
+        self._send(f"READY=1\nMAINPID={self._pid}" if self._tells_pid else "READY=1")
+
+    def took_over(self, pid: int) -> None:
+        """This process is the service now, instead of the one that the manager knows."""
+        self._pid, self._tells_pid = pid, True
+
+    def moved(self, pid: int) -> None:
+        """Another process is the service from now on. Managers believe that only of the one they know, which is this
+        one; nothing that it says later concerns them."""
+        self._send(f"MAINPID={pid}")
+        self._address = ""
 
     def reloading(self) -> None:
         """It has begun to read its configuration again."""

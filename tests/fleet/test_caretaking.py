@@ -153,7 +153,7 @@ async def test_who_asks_at_once_has_the_sockets_to_itself(sender: socket.socket)
     with sender:
         async with house() as made:
             made.caretaking.leaves(1)
-            await made.caretaking._let_go(1)
+            await made.caretaking.let_go(1)
             ask(sender, made, PACKET)
             [sock] = made.sockets[1].udp
             async with asyncio.timeout(20):

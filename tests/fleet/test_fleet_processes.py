@@ -40,7 +40,7 @@ def test_from_start_to_end(site: Site, loop: dict[str, str]) -> None:
         port = fleet.port()
         fleet.until_logged("process up: pgtrunk-gateway ")
         assert (place / "pid").read_text() == f"{fleet.process.pid}\n"
-        assert files(place) == {"pid", "log", f".s.PGSQL.{port}"}
+        assert files(place) == {"pid", "pid.takeover", "log", f".s.PGSQL.{port}"}
         workers = fleet.workers
         assert len(workers) == 3
         for way in ("tcp", "unix"):

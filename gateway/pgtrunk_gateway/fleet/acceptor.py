@@ -8,7 +8,6 @@ share one socket, some tens of sessions are spread badly. While no worker can ta
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -34,8 +33,7 @@ _ROOM: Final = 1024
 _LOOK: Final = 0.02
 """Seconds between two looks whether a worker has room again: nobody says so."""
 _HOLD_OFF: Final = 1.0
-"""Seconds for which nothing is accepted when too many files are open; asyncio's own servers do the same."""
-_SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Seconds for which nothing is accepted after an error; asyncio's own servers do the same."""
 
 
 class Choice:
@@ -64,6 +62,11 @@ class Choice:
         """It has been given one."""
         self._passed[index] += 1
         self._last = index
+
+    @property
+    def there(self) -> list[int]:
+        """The workers that serve."""
+        return list(self._passed)
 
     def under_way(self, index: int) -> int:
         """Connections that it has been given, and has not counted yet."""
@@ -105,6 +108,11 @@ class Acceptor:
     def waiting(self) -> int:
         """Connections that no worker has taken yet."""
         return len(self._waiting)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits here, and nothing is on its way to a worker."""
+        return not self._waiting and not any(self._choice.under_way(index) for index in self._choice.there)
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
@@ -159,8 +167,7 @@ class Acceptor:
                 # It has hung up meanwhile.
                 continue
             except OSError as error:
-                if error.errno not in _SHORT:
-                    raise
+                # Too many open files, mostly.
                 log.error("%s: cannot accept: %s; trying again in %g s", front, error.strerror, _HOLD_OFF)
                 self._hold_off(_HOLD_OFF)
                 break

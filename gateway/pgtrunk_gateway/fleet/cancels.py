@@ -51,7 +51,7 @@ class SiblingCancels:
                 return index
         if silent is not None:
             raise WorkerLost(f"it is not known whose key it has: {silent.message}")
-        if len(answers) < self._member.count - 1:
+        if sum(index >= 0 for index in answers) < self._member.count - 1:
             # With the one that is gone, its sessions' keys are: who shows one is late, and no guesser.
             raise WorkerLost("it is not known whose key it has: not all workers are there")
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pgtrunk_gateway.config.amend import keep_until_restart, set_key
@@ -56,6 +57,18 @@ class Changing:
         self._adopt = adopt
         self._number = 0
         """Of changes that were tried."""
+
+    def inherit(self, body: Body) -> None:
+        """What the fleet before this one was paused for. Its configuration has gone with it: a restart reads files."""
+        before, config = Standing.from_body(body), self.loaded.config
+        self.standing = replace(
+            self.standing,
+            paused=before.paused,
+            paused_databases=frozenset(each for each in before.paused_databases if config.database(each) is not None),
+            disabled_databases=frozenset(
+                each for each in before.disabled_databases if config.database(each) is not None
+            ),
+        )
 
     async def reload(self) -> None:
         """Takes what the files say now. Raises :class:`ConfigError`; then nothing has changed anywhere."""

@@ -4,7 +4,7 @@ gateway (:mod:`~pgtrunk_gateway.stopping`)."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pgtrunk_gateway.stopping import Patience
@@ -23,6 +23,9 @@ class Ending:
         self._posts = posts
         self._drain = drain
         self._asked = asyncio.Event()
+        self._now = asyncio.Event()
+        self.others: Callable[[], Awaitable[object]] | None = None
+        """Returns when nobody is left that needs this supervisor though he is none of its workers."""
 
     @property
     def begun(self) -> bool:
@@ -39,8 +42,19 @@ class Ending:
         for post in self._posts:
             post.stop(patience)
         self._asked.set()
+        if patience is Patience.NONE:
+            self._now.set()
 
     async def over(self) -> None:
-        """Returns when all workers have ended."""
+        """Returns when all workers have ended, and those fleets that this one decides for."""
         await self._asked.wait()
         await asyncio.gather(*(post.over() for post in self._posts))
+        if self.others is not None and self.patience is not Patience.NONE:
+            # A second signal need not wait for them: they notice that nobody decides for them any more.
+            waits = [asyncio.ensure_future(self.others()), asyncio.ensure_future(self._now.wait())]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for each in waits:
+                    each.cancel()
+                await asyncio.gather(*waits, return_exceptions=True)

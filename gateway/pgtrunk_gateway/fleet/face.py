@@ -65,6 +65,8 @@ class Face:
         self.ledger = Ledger()
         self._changing = Changing(loaded, self.company, open_log=open_log, adopt=adopt)
         self._stopping = stopping
+        self.acted: Callable[[str, str | None], None] = lambda verb, database: None
+        """Is told of each verb that is done, and its database: for those who are to do the same."""
         self._token = asyncio.Lock()
         """Of rule 1."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -84,6 +86,15 @@ class Face:
     @property
     def _config(self) -> Config:
         return self._changing.loaded.config
+
+    def inherit(self, standing: Body) -> None:
+        """For an online restart: the fleet before this one was paused, perhaps."""
+        self._changing.inherit(standing)
+
+    async def follow(self, verb: str, database: str | None) -> None:
+        """Does what the next fleet has done (:attr:`acted`), as far as it means something here."""
+        with contextlib.suppress(GatewayError):
+            await self._go_on(self._act(verb, database))
 
     def start(self) -> None:
         """Averages are taken from now on."""
@@ -199,6 +210,7 @@ class Face:
                     self.company.tell("act", {"verb": INVERSE[verb], "database": database}, only=reached)
                 raise _told(answers)
             self._changing.standing = after
+        self.acted(verb, database)
         return _remarks(answers)
 
     async def _deserted(self) -> None:

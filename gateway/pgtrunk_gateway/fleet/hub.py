@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from pgtrunk_gateway.errors import GatewayError, WorkerLost
+from pgtrunk_gateway.fleet.beyond import ASKED_BEYOND
 from pgtrunk_gateway.fleet.bus import as_body
 from pgtrunk_gateway.fleet.member import HEARD, RELAY
 
 if TYPE_CHECKING:
+    from pgtrunk_gateway.fleet.beyond import Beyond
     from pgtrunk_gateway.fleet.bus import Bus
     from pgtrunk_gateway.fleet.frames import Body
 
@@ -20,8 +22,9 @@ __all__ = ["Hub"]
 class Hub:
     """``workers`` gives the connections to those that are there now, by their numbers."""
 
-    def __init__(self, workers: Callable[[], Mapping[int, Bus]]) -> None:
+    def __init__(self, workers: Callable[[], Mapping[int, Bus]], beyond: Beyond | None = None) -> None:
         self._workers = workers
+        self._beyond = beyond
 
     def serve(self, index: int, bus: Bus) -> None:
         """Worker ``index`` may talk to the others from now on."""
@@ -41,6 +44,8 @@ class Hub:
     async def _relay(self, index: int, asked: Body) -> Body:
         frame = {"kind": asked["kind"], "body": asked["body"], "from": index}
         to, timeout = asked.get("to"), asked.get("timeout")
+        if to is not None and to < 0 and self._beyond is not None:
+            return await self._beyond.ask(to, asked["kind"], asked["body"], timeout=timeout)
         if to is not None:
             bus = self._workers().get(to)
             if bus is None:
@@ -51,13 +56,15 @@ class Hub:
             for bus in others.values():
                 bus.tell(HEARD, frame)
             return {}
-        answers = await asyncio.gather(
-            *(bus.ask(HEARD, frame, timeout=timeout) for bus in others.values()), return_exceptions=True
-        )
+        asking = {number: bus.ask(HEARD, frame, timeout=timeout) for number, bus in others.items()}
+        if self._beyond is not None and asked["kind"] in ASKED_BEYOND:
+            for way in self._beyond.ways:
+                asking[way] = self._beyond.ask(way, asked["kind"], asked["body"], timeout=timeout)
+        answers = await asyncio.gather(*asking.values(), return_exceptions=True)
         return {
             "answers": {
                 str(number): {"e": as_body(_error(answer))} if isinstance(answer, BaseException) else {"b": answer}
-                for number, answer in zip(others, answers, strict=True)
+                for number, answer in zip(asking, answers, strict=True)
             }
         }
 

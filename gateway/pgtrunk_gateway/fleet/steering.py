@@ -74,7 +74,7 @@ class Caretaking:
 
     def enters(self, index: int, bus: Bus) -> None:
         """Worker ``index`` is about to start."""
-        bus.on(LET_GO, lambda _: self._let_go(index))
+        bus.on(LET_GO, lambda _: self.let_go(index))
 
     def leaves(self, index: int) -> None:
         """It is gone."""
@@ -89,12 +89,18 @@ class Caretaking:
             )
             self._cares[index] = _Care(caretaker, self._sockets[index])
 
-    async def close(self) -> None:
+    async def let_all_go(self) -> None:
+        """Nobody stands in for anybody any more."""
         for index in list(self._cares):
-            await self._let_go(index)
-        self._outlets.close()
+            await self.let_go(index)
 
-    async def _let_go(self, index: int) -> None:
+    async def close(self) -> None:
+        await self.let_all_go()
+        self._outlets.close()
+        if self._elders is not None:
+            self._elders.close()
+
+    async def let_go(self, index: int) -> None:
         care = self._cares.pop(index, None)
         if care is not None:
             await care.end()

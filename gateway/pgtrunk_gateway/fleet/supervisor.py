@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from pgtrunk_gateway.fleet.acceptor import Acceptor, Choice
 from pgtrunk_gateway.fleet.board import Board, Field
+from pgtrunk_gateway.fleet.changeover import Changeover
 from pgtrunk_gateway.fleet.charter import Charter, Secrets
 from pgtrunk_gateway.fleet.ending import Ending
 from pgtrunk_gateway.fleet.face import Face
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.config.settings import Config
     from pgtrunk_gateway.fleet.bus import Bus
     from pgtrunk_gateway.fleet.frames import Body
+    from pgtrunk_gateway.fleet.heritage import Heritage
     from pgtrunk_gateway.reloading import OpenLog
 
 __all__ = ["Part", "Supervisor", "worker_count"]
@@ -65,32 +67,48 @@ class Supervisor:
     """Of ``count`` workers. ``async with`` starts it, and closes it at once at the end.
 
     ``open_log``: how a reload gets the log that the configuration asks for; without it the log stays as it is.
-    ``quiet`` and ``verbose``: what the command line says about the log, for the workers.
+    ``quiet`` and ``verbose``: what the command line says about the log, for the workers. ``heritage``: the fleet that
+    this one takes over from (-R).
     """
 
     def __init__(
-        self, loaded: Loaded, count: int, open_log: OpenLog | None = None, *, quiet: bool = False, verbose: int = 0
+        self,
+        loaded: Loaded,
+        count: int,
+        open_log: OpenLog | None = None,
+        *,
+        quiet: bool = False,
+        verbose: int = 0,
+        heritage: Heritage | None = None,
     ) -> None:
         if sys.platform != "linux":
             raise loaded.error("workers", f"this system has not what {count} workers need (memfd_create): set it to 1")
         self.loaded = loaded
         """What is in force."""
         self.count = count
-        self.generation = 0
+        self.generation = 0 if heritage is None else heritage.inventory.generation + 1
         self.quiet = quiet
         self.verbose = verbose
-        self.secrets = Secrets(quic_keys=(os.urandom(_KEY_OCTETS),), mock_key=os.urandom(_KEY_OCTETS))
+        self.secrets = (
+            Secrets(quic_keys=(os.urandom(_KEY_OCTETS),), mock_key=os.urandom(_KEY_OCTETS))
+            if heritage is None
+            else heritage.inventory.secrets
+        )
         self.keep: Body = {}
         """What parts give their counterparts in each new worker, by the parts' names."""
         self.workers: dict[int, Bus] = {}
         """The connections to those that serve now."""
-        self.hub = Hub(lambda: self.workers)
         self.parts: list[Part] = []
         self.posts: list[Post] = []
         self.stopping = Ending(self.posts, self._drain)
         self.operations = Face(loaded, open_log=open_log, adopt=self._adopt, stopping=lambda: self.stopping.begun)
         self.teller = Teller(lambda: self.loaded.config.cancel_wait_timeout)
         self.parts += [self.operations, self.teller]
+        self._heritage = heritage
+        self.changeover = Changeover(self, heritage)
+        self.hub = Hub(lambda: self.workers, self.changeover.beyond)
+        if heritage is not None:
+            self.operations.inherit(heritage.standing)
         self._board: Board | None = None
         self._sockets: Sockets | None = None
         self._acceptor: Acceptor | None = None
@@ -116,6 +134,12 @@ class Supervisor:
         assert self._acceptor is not None
         return self._acceptor
 
+    @property
+    def caretaking(self) -> Caretaking:
+        """What is at the sockets of workers that are gone, once it has started."""
+        assert self._caretaking is not None
+        return self._caretaking
+
     async def __aenter__(self) -> Supervisor:
         await self.start()
         return self
@@ -139,15 +163,20 @@ class Supervisor:
         check_tuning(self.loaded)
         read_userlist(self.loaded.config.auth_file)
         TlsKeeper().reload(self.loaded)
-        self._sockets = await Sockets.open(self.loaded, self.count)
+        sockets = self._sockets = (
+            await Sockets.open(self.loaded, self.count)
+            if self._heritage is None
+            else Sockets.take_over(self._heritage.inventory, self.count)
+        )
         self._caretaking = Caretaking(
-            [WorkerSockets(udp, *ends) for udp, ends in zip(self._sockets.udp, self._sockets.forward, strict=True)],
+            [WorkerSockets(sockets.read_by(index), *ends) for index, ends in enumerate(sockets.forward)],
             self.secrets.quic_keys,
             generation=self.generation,
             serving=lambda: self.workers,
-            ends=lambda: self.stopping.begun,
+            ends=lambda: self.stopping.begun or self.changeover.hands_off,
+            elders=self.changeover.elders(),
         )
-        self.parts.append(self._caretaking)
+        self.parts += [self._caretaking, self.changeover]
         self._board = Board.create(self.count)
         choice = Choice(
             lambda index: self.board.read(index, Field.SESSIONS), lambda index: self.board.read(index, Field.TAKEN)
@@ -155,11 +184,10 @@ class Supervisor:
         self._acceptor = Acceptor(choice, dict(enumerate(self._sockets.hands)), self._login_timeout)
         self.posts += [Post(index, self) for index in range(self.count)]
         await self._begun()
+        await self.changeover.serve()
         self.operations.start()
-        for sock in self._sockets.tcp:
-            self._acceptor.listen("tcp", sock)
-        if self._sockets.unix is not None:
-            self._acceptor.listen("unix", self._sockets.unix)
+        self.listen()
+        self.changeover.offer()
         for name, addresses in (
             ("quic", self._sockets.udp_addresses),
             ("tcp", self._sockets.tcp_addresses),
@@ -167,6 +195,13 @@ class Supervisor:
         ):
             if addresses:
                 log.info("listening on %s: %s", name, ", ".join(addresses))
+
+    def listen(self) -> None:
+        """Accepts from now on."""
+        for sock in self.sockets.tcp:
+            self.acceptor.listen("tcp", sock)
+        if self.sockets.unix is not None:
+            self.acceptor.listen("unix", self.sockets.unix)
 
     async def _begun(self) -> None:
         """Waits for all, or for the first that cannot."""
@@ -201,7 +236,8 @@ class Supervisor:
             tcp=sockets.tcp_addresses,
             tcp_port=sockets.port,
             unix=sockets.unix_addresses,
-            udp=tuple(sock.fileno() for sock in sockets.udp[index]),
+            udp=tuple(sock.fileno() for sock in sockets.read_by(index)),
+            elders=self.changeover.leaving,
             forward_in=sockets.forward[index][0].fileno(),
             forward_out={other: end.fileno() for other, (_, end) in enumerate(sockets.forward) if other != index},
             hand=sockets.hands[index].descriptor,
@@ -225,14 +261,15 @@ class Supervisor:
         self.board.write(index, Field.STARTED, int(time.time()))
         self.board.write(index, Field.PID, pid)
         self.acceptor.join(index)
+        self.changeover.serves(index)
         log.log(logging.INFO if restarts else logging.DEBUG, "worker %d serves: pid %d", index, pid)
 
     def leaves(self, index: int) -> None:
         self.workers.pop(index, None)
         self.board.write(index, Field.PID, 0)
+        self.acceptor.leave(index)
         for part in self.parts:
             part.leaves(index)
-        self.acceptor.leave(index)
 
     # -- stop ----------------------------------------------------------------------------------------------------------
 
@@ -252,6 +289,7 @@ class Supervisor:
         self.stopping.ask(Patience.NONE)
         self.operations.close()
         await asyncio.gather(*(post.close() for post in self.posts))
+        await self.changeover.close()
         await self.teller.close()
         if self._sockets is not None and self._sockets.file is not None:
             self._sockets.file.remove()

@@ -108,6 +108,8 @@ class _Worker:
     def _answer(self, gateway: Gateway) -> None:
         """What the supervisor may ask."""
         self.bus.on("counters", lambda _: dict(gateway.counters()))
+        self.bus.on("retire", lambda _: {"begin": [each.hex() for each in gateway.retire()]})
+        self.bus.on("unretire", lambda _: gateway.unretire())
 
     def _stop(self, body: Body) -> None:
         patience = Patience(body["patience"])
