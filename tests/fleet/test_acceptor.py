@@ -254,8 +254,9 @@ async def test_stuck_workers_get_no_more_than_a_few(
     await scene.counts(4, 3)
 
 
-async def test_too_many_open_files_are_waited_for(
-    stage: Callable[[int], Stage], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("fault", [errno.EMFILE, errno.EPERM])
+async def test_what_keeps_it_from_accepting_is_waited_for(
+    stage: Callable[[int], Stage], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: int
 ) -> None:
     monkeypatch.setattr(module, "_HOLD_OFF", 0.02)
     scene = stage(1)
@@ -264,7 +265,7 @@ async def test_too_many_open_files_are_waited_for(
     attempts: list[int] = []
 
     class Poor:
-        """A listening socket of a process that may not open any more, for the first two times."""
+        """A listening socket that gives nothing for the first two times."""
 
         def fileno(self) -> int:
             return scene.listening.fileno()
@@ -272,14 +273,14 @@ async def test_too_many_open_files_are_waited_for(
         def accept(self) -> tuple[socket.socket, object]:
             attempts.append(1)
             if len(attempts) < 3:
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                raise OSError(fault, os.strerror(fault))
             return scene.listening.accept()
 
     scene.acceptor.listen("tcp", cast("socket.socket", Poor()))
     with caplog.at_level(logging.ERROR):
         scene.connect(3)
         await scene.counts(3)
-    assert caplog.text.count("Too many open files") == 2
+    assert caplog.text.count(f"cannot accept: {os.strerror(fault)}") == 2
 
 
 async def test_a_front_that_stops_accepts_nothing(stage: Callable[[int], Stage]) -> None:
