@@ -47,7 +47,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """``worker`` is to give up a place on this account (:class:`~pgtrunk_gateway.fleet.account.Recalled`). If ``again``,
+    """``worker`` is to give up a place on this account: :class:`~pgtrunk_gateway.fleet.account.Recalled`. ``again``:
     it knows that, if it has not given one up by now, and only ``since`` is another one."""
 
     worker: int

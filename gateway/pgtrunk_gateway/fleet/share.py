@@ -27,8 +27,8 @@ __all__ = ["Branch", "Share"]
 log = logging.getLogger(__name__)
 
 _PRESSING: Final = 0.05
-"""Seconds of a wait that is worth a connection of another worker, in a pool that has backends itself: else the turns
-of backends that are all in use would be mended by moving them, which costs more than it gives."""
+"""Seconds for which sessions have waited, each perhaps only for a moment, before that is worth a connection of another
+worker to a pool that has some itself. Moving connections for less would cost more than it gives."""
 
 
 class Branch(Protocol):
@@ -66,6 +66,8 @@ class Share:
         self._branch = branch
         self._wanted = Level()
         self._told = Level()
+        self._since = 0.0
+        """Since when it has wanted something for sessions, whichever these were."""
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -96,6 +98,8 @@ class Share:
     # -- what it wants -------------------------------------------------------------------------------------------------
 
     def want(self, count: int, *, late: int, short: int, since: float, own: bool) -> None:
+        if count and not self._wanted.count:
+            self._since = self._loop.time()
         wanted = Level(count=count, late=late, short=short)
         self._wanted = replace(wanted, since=since, own=own) if count else wanted
         told, level = self._told, self._level()
@@ -118,7 +122,7 @@ class Share:
         wanted, pool = self._wanted, self.pool
         if not wanted.count or pool is None:
             return wanted
-        waited = self._loop.time() - wanted.since
+        waited = self._loop.time() - self._since
         return replace(wanted, pressing=wanted.own or not pool.count or waited >= _PRESSING)
 
     def _tell(self) -> None:
