@@ -166,7 +166,7 @@ def gateways(site: Site, pair: Pair) -> Iterator[list[GatewayProcess]]:
     entry = pair.entry("target_session_attrs=primary")
     with (
         gateway_process(site, databases=entry, peer_id=1, **SETTINGS) as one,
-        gateway_process(site, databases=entry, peer_id=2, **SETTINGS) as other,
+        gateway_process(site, databases=entry, peer_id=2, workers=2, **SETTINGS) as other,
     ):
         yield [one, other]
 
