@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pgtrunk_gateway.config.settings import Config, DatabaseConfig, UserConfig
 from pgtrunk_gateway.errors import TooManyConnections
 from pgtrunk_gateway.relay.tally import Place, Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 SHOP = DatabaseConfig(name="shop")
 
@@ -95,3 +98,94 @@ def test_who_is_refused_counts_as_before_until_it_leaves() -> None:
     second.leave()
     first.leave()
     assert (tally.total, tally.databases, tally.users) == (0, {}, {})
+
+
+class Gate:
+    """A turnstile that says what the test wants, and notes what it hears."""
+
+    def __init__(self, *, admits: bool = True, reached: int | None = None) -> None:
+        self.admits = admits
+        self.reached = reached
+        self.said: list[object] = []
+
+    async def enter(self, limit: int) -> bool:
+        self.said.append(("enter", limit))
+        return self.admits
+
+    def left(self) -> None:
+        self.said.append("left")
+
+    def empty(self) -> None: ...
+
+    async def settle(self, limits: Sequence[tuple[tuple[str, ...], int]]) -> int | None:
+        self.said.append(("settle", *limits))
+        return self.reached
+
+    def unsettle(self, names: Iterable[tuple[str, ...]]) -> None:
+        self.said.append(("unsettle", *names))
+
+    async def close(self) -> None: ...
+
+
+def gated(gate: Gate) -> Tally:
+    tally = Tally()
+    tally.turnstile = gate
+    return tally
+
+
+async def test_without_a_fleet_nobody_else_is_asked() -> None:
+    tally = Tally()
+    place = await tally.admit(1)
+    await place.prove(Config(), SHOP, "app")
+    with pytest.raises(TooManyConnections):
+        await tally.admit(1)
+    assert (tally.total, tally.databases, tally.users) == (1, {"shop": 1}, {"app": 1})
+
+
+async def test_in_a_fleet_its_turnstile_says_whether_there_may_be_one_more() -> None:
+    gate = Gate()
+    tally = gated(gate)
+    place = await tally.admit(5)
+    config = Config(max_db_client_connections=3, max_user_client_connections=2)
+    await place.prove(config, SHOP, "app")
+    assert (tally.total, tally.databases, tally.users) == (1, {"shop": 1}, {"app": 1})
+    for _ in range(2):
+        place.leave()
+    names = ("database", "shop"), ("user", "app")
+    assert gate.said == [
+        ("enter", 5), ("settle", (names[0], 3), (names[1], 2)), "left", ("unsettle", *names),
+    ]  # fmt: skip
+    assert (tally.total, tally.databases, tally.users) == (0, {}, {})
+
+
+async def test_what_the_turnstile_refuses_counts_as_before() -> None:
+    gate = Gate(admits=False)
+    tally = gated(gate)
+    with pytest.raises(TooManyConnections, match=r"no more connections allowed \(max_client_conn\)"):
+        await tally.admit(5)
+    gate.admits, gate.reached = True, 1
+    place = await tally.admit(5)
+    with pytest.raises(TooManyConnections, match="max_user_client_connections"):
+        await place.prove(Config(max_user_client_connections=7), SHOP, "app")
+    assert (tally.total, tally.users) == (1, {})
+    place.leave()
+    assert gate.said[-1] == "left"
+
+
+async def test_a_limit_that_has_become_smaller_meanwhile_holds_here_too() -> None:
+    gate = Gate()
+    tally = gated(gate)
+    await tally.admit(5)
+    with pytest.raises(TooManyConnections):
+        await tally.admit(1)
+    assert gate.said == [("enter", 5), ("enter", 1), "left"]
+
+
+async def test_administrators_of_the_console_count_in_a_fleet_too_and_have_no_limit() -> None:
+    gate = Gate()
+    tally = gated(gate)
+    place = tally.visit()
+    await place.prove(Config(max_user_client_connections=1), DatabaseConfig(name="pgbouncer"), "boss", exempt=True)
+    place.leave()
+    names = ("database", "pgbouncer"), ("user", "boss")
+    assert gate.said == [("settle", (names[0], 0), (names[1], 0)), ("unsettle", *names)]
