@@ -13,11 +13,14 @@ from helpers.certificates import authority
 from helpers.fleets import children, fleet_process
 from helpers.waiting import until_blocking
 from pgtrunk_gateway.config import Config
-from pgtrunk_gateway.fleet.post import _told, next_pause
+from pgtrunk_gateway.errors import ConfigError
+from pgtrunk_gateway.fleet.post import Post, _told, next_pause
 from pgtrunk_gateway.fleet.supervisor import worker_count
 
 if TYPE_CHECKING:
     from helpers.site import Site
+    from pgtrunk_gateway.fleet.bus import Bus
+    from pgtrunk_gateway.fleet.charter import Charter
 
 
 @pytest.mark.parametrize(
@@ -64,6 +67,27 @@ def test_one_worker_is_no_fleet(site: Site) -> None:
         assert gateway.stop() == 0
 
 
+class House:
+    """One in which nothing works."""
+
+    def charter(self, index: int) -> Charter:
+        raise RuntimeError("broken")
+
+    def enters(self, index: int, bus: Bus) -> None: ...
+
+    def serves(self, index: int, bus: Bus, pid: int) -> None: ...
+
+    def leaves(self, index: int) -> None: ...
+
+
+async def test_a_fault_of_the_supervisors_own_ends_its_start(caplog: pytest.LogCaptureFixture) -> None:
+    post = Post(3, House())
+    with pytest.raises(ConfigError, match="worker 3: was lost before it served"):
+        await post.begun()
+    await post.close()
+    assert "RuntimeError: broken" in caplog.text
+
+
 # -- what it cannot start with -----------------------------------------------------------------------------------------
 
 
@@ -100,6 +124,18 @@ def test_a_certificate_that_only_a_worker_looks_at(site: Site) -> None:
 def test_more_than_there_may_be(site: Site) -> None:
     assert "workers: bad value" in refused(site, workers=257)
     assert "expected a whole number from 1 to 256, or auto" in refused(site, workers="many")
+
+
+def test_an_end_while_it_starts_waits_for_no_worker(site: Site) -> None:
+    with fleet_process(site, pidfile=site.place() / "pid") as fleet:
+        until_blocking(lambda: fleet.workers)
+        os.kill(fleet.workers[0], signal.SIGSTOP)
+        # Means nothing yet.
+        fleet.send(signal.SIGHUP)
+        fleet.send(signal.SIGTERM)
+        assert fleet.wait() == 0
+        assert "got SIGTERM before it served" in fleet.said
+        assert {path.name for path in fleet.place.iterdir()} == {"gateway.ini", "userlist.txt", "output.0"}
 
 
 def test_a_worker_that_dies_before_it_serves_ends_the_start(site: Site) -> None:
