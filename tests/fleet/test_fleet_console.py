@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from helpers.fleets import fleet_process
-from helpers.site import DATABASE
+from helpers.site import DATABASE, USER
 from helpers.waiting import until, until_blocking
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from helpers.fleets import LocalFleet, StartFleet
     from helpers.site import Site
 
-WORKERS: Final = 3
+WORKERS: Final = 2
+LAST: Final = WORKERS - 1
 PLAIN: Final[Mapping[str, Any]] = {"workers": WORKERS, "quic_cert_file": None, "quic_key_file": None}
 
 
@@ -60,35 +61,39 @@ async def values(console: asyncpg.Connection, key: str) -> set[str]:
 
 
 async def test_each_show_is_the_sum_of_what_is_there(start_fleet: StartFleet) -> None:
-    fleet = await start_fleet(**PLAIN, default_pool_size=20)
+    count = 3
+    fleet = await start_fleet(**{**PLAIN, "workers": count}, default_pool_size=20)
     admins = await consoles(fleet)
-    sessions = [await fleet.connect() for _ in range(3 * WORKERS)]
+    sessions = [await fleet.connect() for _ in range(3 * count)]
     for number, session in enumerate(sessions):
         await session.fetchval("SELECT 1")
         if number % 2:
             await session.execute("BEGIN; SELECT 1")
-    counters = [await fleet.counters(index) for index in range(WORKERS)]
+    counters = [await fleet.counters(index) for index in range(count)]
     leased = sum(each["leased"] for each in counters)
     backends = sum(each["backends"] for each in counters)
-    assert (leased, [each["sessions"] for each in counters]) == (len(sessions) // 2, [3] * WORKERS)
+    assert (leased, [each["sessions"] for each in counters]) == (len(sessions) // 2, [3] * count)
     for admin in admins:
         (pool,) = [row for row in await admin.fetch("SHOW POOLS") if row["database"] == DATABASE]
         assert (pool["cl_active"], pool["sv_active"], pool["pool_size"]) == (len(sessions), leased, 20)
         assert pool["sv_active"] + pool["sv_idle"] + pool["sv_used"] == backends
         each = [row for row in await admin.fetch("SHOW POOLS BY WORKER") if row["database"] == DATABASE]
-        assert [(row["worker"], row["cl_active"]) for row in each] == [(index, 3) for index in range(WORKERS)]
+        assert [(row["worker"], row["cl_active"]) for row in each] == [(index, 3) for index in range(count)]
         clients = [row for row in await admin.fetch("SHOW CLIENTS") if row["database"] == DATABASE]
-        assert sorted(row["worker"] for row in clients) == sorted([*range(WORKERS)] * 3)
+        assert sorted(row["worker"] for row in clients) == sorted([*range(count)] * 3)
         assert len({row["id"] for row in clients}) == len(sessions)
         servers = await admin.fetch("SHOW SERVERS")
         assert len(servers) == backends and sum(row["state"] == "active" for row in servers) == leased
         lists = {row["list"]: row["items"] for row in await admin.fetch("SHOW LISTS")}
-        assert (lists["used_clients"], lists["used_servers"]) == (len(sessions) + WORKERS, backends)
+        assert (lists["used_clients"], lists["used_servers"]) == (len(sessions) + count, backends)
         assert (lists["databases"], lists["pools"]) == (2, 2)
         (database,) = [row for row in await admin.fetch("SHOW DATABASES") if row["name"] == DATABASE]
         assert database["current_client_connections"] == len(sessions)
+        assert database["current_connections"] == backends
+        (user,) = [row for row in await admin.fetch("SHOW USERS") if row["name"] == USER]
+        assert (user["current_connections"], user["current_client_connections"]) == (backends, len(sessions))
         fleet_rows = await admin.fetch("SHOW FLEET")
-        assert [row["sessions"] for row in fleet_rows] == [3] * WORKERS
+        assert [row["sessions"] for row in fleet_rows] == [3] * count
         assert [row["pid"] for row in fleet_rows] == fleet.all_pids()
         assert sum(row["backends"] for row in fleet_rows) == backends
         (totals,) = [row for row in await admin.fetch("SHOW STATS_TOTALS") if row["database"] == DATABASE]
@@ -111,12 +116,12 @@ async def test_totals_outlive_a_worker_and_the_fleet_tells_of_its_death(start_fl
 
     before = await count()
     assert before >= 10 * WORKERS
-    await fleet.kill(2)
+    await fleet.kill(LAST)
     assert await count() == before
     await fleet.until_served()
     assert await count() == before
     rows = await admin.fetch("SHOW FLEET")
-    assert [row["restarts"] for row in rows] == [0, 0, 1]
+    assert [row["restarts"] for row in rows] == [0, 1]
     assert [row["state"] for row in rows] == ["active"] * WORKERS
 
 
@@ -125,14 +130,14 @@ async def test_a_stopped_worker_is_named_and_the_others_are_shown(start_fleet: S
     admin, *_ = await consoles(fleet)
     heard: list[str] = []
     admin.add_log_listener(lambda _, message: heard.append(message.message))
-    os.kill(fleet.pid(2), signal.SIGSTOP)
+    os.kill(fleet.pid(LAST), signal.SIGSTOP)
     try:
         shown = {row["worker"] for row in await admin.fetch("SHOW MEM")}
     finally:
-        os.kill(fleet.pid(2), signal.SIGCONT)
-    assert shown == {0, 1}
+        os.kill(fleet.pid(LAST), signal.SIGCONT)
+    assert shown == {0}
     await until(lambda: heard)
-    assert heard[0].startswith("worker 2 is not among these")
+    assert heard[0].startswith("worker 1 is not among these")
 
 
 # -- verbs -------------------------------------------------------------------------------------------------------------
@@ -173,13 +178,13 @@ async def test_a_client_on_another_worker_is_killed(start_fleet: StartFleet) -> 
     admins = await consoles(fleet)
     sessions = [await fleet.connect() for _ in range(WORKERS)]
     clients = [row for row in await admins[0].fetch("SHOW CLIENTS") if row["database"] == DATABASE]
-    victim = next(row for row in clients if row["worker"] == 2)
-    await admins[1].execute(f"KILL_CLIENT {victim['id']}")
+    victim = next(row for row in clients if row["worker"] == LAST)
+    await admins[0].execute(f"KILL_CLIENT {victim['id']}")
     left = [row["id"] for row in await admins[0].fetch("SHOW CLIENTS") if row["database"] == DATABASE]
     assert sorted(left) == sorted(row["id"] for row in clients if row["id"] != victim["id"])
     await until(lambda: sum(session.is_closed() for session in sessions) == 1)
     with pytest.raises(asyncpg.UndefinedObjectError, match="client not found"):
-        await admins[2].execute(f"KILL_CLIENT {victim['id']}")
+        await admins[LAST].execute(f"KILL_CLIENT {victim['id']}")
 
 
 async def test_databases_are_disabled_and_enabled(start_fleet: StartFleet) -> None:
@@ -189,7 +194,7 @@ async def test_databases_are_disabled_and_enabled(start_fleet: StartFleet) -> No
     for _ in range(WORKERS):
         with pytest.raises(asyncpg.PostgresError):
             await fleet.connect()
-    await admins[2].execute(f"ENABLE {DATABASE}")
+    await admins[LAST].execute(f"ENABLE {DATABASE}")
     for _ in range(WORKERS):
         assert await (await fleet.connect()).fetchval("SELECT 1") == 1
 
@@ -203,7 +208,7 @@ async def test_reconnect_and_kill(start_fleet: StartFleet) -> None:
     await admins[1].execute("WAIT_CLOSE")
     after = {await session.fetchval("SELECT pg_backend_pid()") for session in sessions}
     assert not before & after
-    await admins[2].execute(f"KILL {DATABASE}")
+    await admins[LAST].execute(f"KILL {DATABASE}")
     await until(lambda: all(session.is_closed() for session in sessions))
     assert not [row for row in await admins[0].fetch("SHOW SERVERS") if row["database"] == DATABASE]
     await admins[0].execute(f"RESUME {DATABASE}")
@@ -218,7 +223,7 @@ async def test_suspend_and_resume(start_fleet: StartFleet) -> None:
     waiting = [asyncio.create_task(session.fetchval("SELECT 1")) for session in sessions]
     await asyncio.sleep(0.2)
     assert not any(each.done() for each in waiting)
-    await admins[2].execute("RESUME")
+    await admins[LAST].execute("RESUME")
     assert await asyncio.wait_for(asyncio.gather(*waiting), 30) == [1] * WORKERS
 
 
@@ -250,7 +255,7 @@ async def test_reload_and_set_are_for_all(start_fleet: StartFleet) -> None:
     await rewrite(fleet, "default_pool_size = 4", "default_pool_size = 5")
     await admins[1].execute("RELOAD")
     assert await values(admins[0], "default_pool_size") == {"5"}
-    await admins[2].execute("SET default_pool_size = 6")
+    await admins[LAST].execute("SET default_pool_size = 6")
     assert await values(admins[0], "default_pool_size") == {"6"}
     assert fleet.supervisor.loaded.config.default_pool_size == 6
     await fleet.supervisor.operations.reload()
@@ -269,7 +274,7 @@ async def test_an_error_on_disk_changes_nothing_anywhere(start_fleet: StartFleet
         assert f"{fleet.ini}:" in refusal.detail and "query_timeout" in refusal.detail
     assert await values(admins[0], "default_pool_size") == {"4"}
     # Nor where one worker starts anew.
-    await fleet.kill(2)
+    await fleet.kill(LAST)
     await fleet.until_served()
     assert await values(admins[0], "default_pool_size") == {"4"}
 
@@ -279,7 +284,7 @@ async def test_a_worker_that_is_killed_while_paused_comes_back_paused(start_flee
     admins = await consoles(fleet)
     await admins[0].execute("SET query_wait_timeout = 60")
     await admins[0].execute("PAUSE")
-    await fleet.kill(2)
+    await fleet.kill(LAST)
     await fleet.until_served()
     states = [
         (row["worker"], row["key"]) for row in await admins[0].fetch("SHOW STATE BY WORKER") if row["value"] == "yes"
@@ -289,7 +294,7 @@ async def test_a_worker_that_is_killed_while_paused_comes_back_paused(start_flee
     sessions = [asyncio.create_task(fleet.connect()) for _ in range(WORKERS)]
     await asyncio.sleep(0.2)
     assert not any(each.done() for each in sessions)
-    await admins[1].execute("RESUME")
+    await admins[0].execute("RESUME")
     for each in sessions:
         assert await (await asyncio.wait_for(each, 30)).fetchval("SELECT 1") == 1
 
@@ -306,7 +311,7 @@ async def test_reloads_sets_and_deaths_at_once_leave_all_workers_alike(start_fle
             with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
                 await admin.execute(f"SET default_pool_size = {size}" if number else "RELOAD")
 
-    killing = asyncio.create_task(fleet.kill(2))
+    killing = asyncio.create_task(fleet.kill(LAST))
     await asyncio.gather(change(0), change(1))
     await killing
     await fleet.until_served()
