@@ -54,6 +54,7 @@ EXPECTED: dict[State, dict[Event, tuple[State, tuple[Effect, ...]]]] = {
     },
     S.HOLDING: {
         E.SETTLED: (S.IDLE, (F.RELEASE, F.RESUME)),
+        E.INSPECTED: (S.LEASED, (F.RESUME,)),
         E.KEPT: (S.LEASED, (F.RESUME,)),
         E.UNPINNED_FAILED: (S.SKIPPING, (F.RELEASE, F.RESUME)),
         **ENDS_LEASED,

@@ -108,7 +108,9 @@ class Leasing(Lifecycle):
         if self.terms.keeps and self._keeping is None:
             # Its mode was another one when it got the backend.
             self._keep(backend)
-        self._unpinned_failed = False
+        if self._unpinned_failed:
+            self._unpinned_failed = False
+            backend.transport.write(self.requests.fail_on(backend.replies))
         if not self._request:
             self._begun_at = 0.0
             self._turn_at = self._turn_at or now
@@ -139,6 +141,10 @@ class Leasing(Lifecycle):
             self._undone = self._undone or self._keeping is not None
         if not replies.in_step:
             backend.retire(OUT_OF_STEP)
+        if replies.moved and replies.status == IDLE:
+            # From now on texts may mean something else; what has been parsed means what it did.
+            replies.moved = False
+            self.requests.catalogue.moves += 1
         again = replies.again
         hidden = replies.hidden_error
         if hidden is not None and backend.replies.others:

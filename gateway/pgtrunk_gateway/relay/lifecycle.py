@@ -47,7 +47,7 @@ class Lifecycle(Pausing):
         self.backend: Backend | None = None
         """Held in LEASED and HOLDING, and in no other state."""
         tracked = context.config.max_prepared_statements > 0
-        self.requests = Requests(context.catalogue, tracked=tracked, stir=self._stir)
+        self.requests = Requests(context.catalogue, tracked=tracked, stir=self._stir, postpone=self._postpone)
         self.login: SessionLogin | None = None
         """In LOGIN."""
         self.admission: Admission | None = None
@@ -91,6 +91,10 @@ class Lifecycle(Pausing):
 
     def _stir(self, traces: Traces) -> None:
         """What is about to be sent may leave these behind."""
+        raise NotImplementedError
+
+    def _postpone(self, rest: bytes, inspects: bool) -> None:
+        """``rest`` of what is being sent cannot go yet."""
         raise NotImplementedError
 
     # -- events --------------------------------------------------------------------------------------------------------

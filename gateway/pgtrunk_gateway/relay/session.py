@@ -197,6 +197,8 @@ class Session(Begun):
         if replies.status != _IDLE or self.requests.open or (self._inbound.rest and not self._request):
             if replies.status != _IDLE and self.terms.pool_mode == STATEMENT:
                 self.fail(_no_blocks())
+            elif self.state is State.HOLDING and self._request:
+                self._handle(Event.INSPECTED)
             else:
                 self._clients_turn()
             return
@@ -323,6 +325,14 @@ class Session(Begun):
     def _leave_politely(self) -> None:
         self._reason = "client close request"
         self._handle(Event.LEFT)
+
+    def _postpone(self, rest: bytes, inspects: bool) -> None:
+        self.stats.received -= len(rest)
+        if inspects:
+            self._request, self._shape = rest, OTHER
+            self._handle(Event.UNPINNED)
+        else:
+            self._inbound.put_back(rest)
 
     # -- what was held -------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from pgtrunk_gateway.session.descriptions import Description
     from pgtrunk_gateway.session.owed import Naming, Owed
     from pgtrunk_gateway.session.statements import Statement
 
@@ -27,6 +28,18 @@ class Asker(Protocol):
 
     def forget_all(self, later: Sequence[Naming]) -> None:
         """DISCARD ALL or DEALLOCATE ALL ran; ``later`` has what was asked after it."""
+
+    def description(self, key: bytes) -> Description:
+        """The description with this key."""
+        raise NotImplementedError
+
+    def told(self, name: bytes, statement: Statement, description: Description, later: Iterable[Naming]) -> None:
+        """The client has been told that ``statement``, which it calls ``name``, is described so; ``later`` has what
+        was asked after it."""
+
+    def relied_on(self, request: bytes) -> Iterable[Statement]:
+        """The statements that ``request`` may have used; b"": it is not kept."""
+        raise NotImplementedError
 
     def retire(self) -> Iterable[Statement]:
         """The columns of a statement are not what they were when it was prepared -> those to prepare anew in place."""

@@ -126,7 +126,8 @@ class Commanding(Tracing):
         self._pass(name, command, data, pos)
         self._lost[known.name] = command.name
         del self.statements[command.name]
-        return name, owed.Naming("deallocate", b"C", command.name, known, None)
+        told = command.name in self.described
+        return name, owed.Naming("deallocate", b"C", command.name, known, None, told=told)
 
     def _pass(self, name: bytes, command: Naming, data: bytes, pos: int) -> None:
         self._lost[name] = command.name
@@ -233,5 +234,5 @@ class Commanding(Tracing):
         if template.command.kind == DEALLOCATE and known is not None:
             self._plain = False
             del self.statements[name]
-            return owed.Naming("deallocate", b"CIs", name, known, None)
+            return owed.Naming("deallocate", b"CIs", name, known, None, told=name in self.described)
         return owed.EXECUTE

@@ -88,6 +88,13 @@ class Inbound:
         self.held = [data]
         self._wanted = until - len(data)
 
+    def put_back(self, data: bytes) -> None:
+        """Whole messages that were given and cannot go on yet: they are given again with what comes next."""
+        if self.held:
+            self.held.insert(0, data)
+        else:
+            self._hold(data, len(data) + 1)
+
     def pass_rest(self, data: bytes) -> tuple[bytes, bytes]:
         """While :attr:`rest` > 0: splits ``data`` into what belongs to the message given in part, and what follows."""
         rest = self.rest

@@ -1,6 +1,6 @@
 """What becomes of each message of a request: what is sent for it, and what answer is owed.
 
-Between :class:`~pgtrunk_gateway.session.commanding.Commanding` and
+Between :class:`~pgtrunk_gateway.session.inspecting.Inspecting` and
 :class:`~pgtrunk_gateway.session.requests.Requests`, which says what is followed here. Pure.
 """
 
@@ -12,7 +12,7 @@ from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import frontend as client
 from pgtrunk.wire.framing import HEAD, HEADER_SIZE
 from pgtrunk_gateway.session import owed
-from pgtrunk_gateway.session.commanding import Commanding
+from pgtrunk_gateway.session.inspecting import Inspecting
 from pgtrunk_gateway.session.reading import bound_values, statement_name, text_within
 from pgtrunk_gateway.session.sql_statements import Template
 from pgtrunk_gateway.session.statements import Statement, Unkept, foreign
@@ -32,10 +32,10 @@ _SYNC: Final = client.SYNC_MESSAGE
 _FAILED: Final = ord("E")
 
 
-class Messages(Commanding):
+class Messages(Inspecting):
     """A handler for each type; the end of the message that it is given may be beyond what there is of it."""
 
-    __slots__ = ("_behind", "_described", "_queried", "terminated", "unpinned")
+    __slots__ = ("_behind", "_queried", "terminated", "unpinned")
 
     def __init__(self, catalogue: Catalogue, *, tracked: bool, stir: Callable[[Traces], None] | None = None) -> None:
         super().__init__(catalogue, tracked=tracked, stir=stir)
@@ -43,8 +43,6 @@ class Messages(Commanding):
         """The last plan put a Sync in the place of the client's Flush."""
         self.terminated = False
         """The client said Terminate."""
-        self._described: set[bytes] = set()
-        """The client's names of statements whose columns it has been told."""
         self._behind = False
         """What was sent before has not been answered yet."""
         self._queried = False
@@ -60,7 +58,7 @@ class Messages(Commanding):
         replies.batch += 1
         self.open = False
         self._plain = True
-        if self._unlikely:
+        if self._unlikely or self._telling or self._refused or self._inspected is not None:
             self.batch_ends()
 
     def _parse(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
@@ -87,10 +85,13 @@ class Messages(Commanding):
                 self._replace(data, pos, end, statement.parse)
             return
         self.stats.client_parse_count += 1
-        self._described.discard(name)
         before = self.name(name, named)
         if before is not None:
             self._probe(before, body, data, pos, replies)
+        else:
+            self.described.discard(name)
+            if self._is_outdated(statement, replies):
+                replies.prepared.suspect(statement)
         if replies.prepared.sure(statement, replies.batch):
             self._plain = False
             asked = b""
@@ -114,6 +115,8 @@ class Messages(Commanding):
         statement = self._known(name, data, pos, replies)
         if name is not None:
             if statement is not None:
+                if statement.told is not None and self._waits(name, statement, data, pos, end, replies):
+                    return
                 if name:
                     self.stats.bind_count += 1
                 if traces := self._leaves(statement):
@@ -133,15 +136,14 @@ class Messages(Commanding):
         if name is None:
             self._only_prepares = False
         statement = self._known(name, data, pos, replies)
+        entry = owed.DESCRIBE
         if name is not None:
             if statement is not None:
-                self._described.add(name)
-                if len(self._described) > 2 * len(self.statements) + 16:
-                    self._described &= self.statements.keys()
+                entry = self._tell(name, statement, replies)
             ours = self._foreign(name) if statement is None else self._ensure(statement, data, pos, replies).name
             if ours != name:
                 self._replace(data, pos, end, client.describe_statement(ours))
-        self._owe(owed.DESCRIBE)
+        self._owe(entry)
 
     def _close(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
         name = statement_name(data, pos, end)
@@ -155,7 +157,7 @@ class Messages(Commanding):
         elif (statement := self.statements.pop(name, None)) is not None:
             self._plain = False
             self._lost[statement.name] = name
-            self._owe(owed.closed(name, statement))
+            self._owe(owed.closed(name, statement, told=name in self.described))
             self._replace(data, pos, end, b"")
             return
         elif self._foreign(name) != name:

@@ -13,6 +13,7 @@ from pgtrunk_gateway.session.statements import Statement
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from pgtrunk_gateway.session.descriptions import Description
     from pgtrunk_gateway.session.owed import Naming
     from pgtrunk_gateway.session.parameters import Profile
     from pgtrunk_gateway.session.statements import Catalogue
@@ -23,7 +24,7 @@ __all__ = ["Names"]
 class Names:
     """The statements of one session."""
 
-    __slots__ = ("_lost", "_unlikely", "catalogue", "dialect", "statements", "unnamed")
+    __slots__ = ("_lost", "_unlikely", "catalogue", "described", "dialect", "statements", "unnamed")
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
@@ -32,6 +33,8 @@ class Names:
         self.statements: dict[bytes, Statement] = {}
         """By the client's names."""
         self.unnamed: Statement | None = None
+        self.described: set[bytes] = set()
+        """The names of statements whose columns the client has been told: it is :attr:`Statement.told` then."""
         self._lost: dict[bytes, bytes] = {}
         """The client's names of statements that they do not mean any more, by ours: an error may yet be about them."""
 
@@ -47,12 +50,19 @@ class Names:
             self.dialect = dialect
             for name, statement in self.statements.items():
                 if type(statement) is Statement:
-                    self.statements[name] = self._anew(name, statement, dialect)
+                    anew = self._anew(name, statement, dialect)
+                    if statement.told is not None and self._is_told(name, statement):
+                        anew = self.catalogue.as_told(len(name), anew, statement.told)
+                    self.statements[name] = anew
 
     def _anew(self, name: bytes, statement: Statement, dialect: Profile) -> Statement:
         anew = self.catalogue.intern(len(name), statement.body, dialect)
         anew.traces = anew.traces or statement.traces
         return anew
+
+    def _is_told(self, name: bytes, statement: Statement) -> bool:
+        """Whether the client goes by what it was told of ``statement``, which it calls so."""
+        return statement.told is not None and (not name or name in self.described)
 
     def name(self, name: bytes, after: Statement) -> Statement | None:
         """A Parse gives ``name`` to ``after`` -> what it meant before, which makes it unlikely."""
@@ -88,6 +98,39 @@ class Names:
                 self.statements.pop(name, None)
             else:
                 self.statements[name] = before
+                if change.told:
+                    self.described.add(name)
+
+    def description(self, key: bytes) -> Description:
+        """As an `Asker` has it."""
+        return self.catalogue.description(key)
+
+    def told(self, name: bytes, statement: Statement, description: Description, later: Iterable[Naming]) -> None:
+        """The client has been told that ``statement``, which it calls ``name``, is described so.
+
+        If others were told otherwise, the name means another statement from now on; ``later`` has what was asked behind
+        it, where that is to be undone.
+        """
+        if not name:
+            if self.unnamed is statement and not description.is_empty:
+                statement.told = description
+            return
+        # Under other settings it may be another statement by now.
+        meant = self.statements.get(name)
+        if type(meant) is not Statement or meant.body != statement.body:
+            return
+        if meant.told is None and description.is_empty:
+            return
+        self.described.add(name)
+        after = self.catalogue.tell(len(name), meant, description)
+        if after is meant:
+            return
+        self._lost[meant.name] = name
+        self.statements[name] = after
+        for change in later:
+            if change.name == name:
+                change.before = after if change.before is meant else change.before
+                change.after = after if change.after is meant else change.after
 
     def forget_all(self, later: Sequence[Naming]) -> None:
         """DISCARD ALL or DEALLOCATE ALL ran; ``later`` has what was asked after it."""
@@ -106,13 +149,13 @@ class Names:
     def retire(self) -> Iterable[Statement]:
         """The columns of one of them changed, and it is not known which: this session's names mean new ones.
 
-        Other sessions keep theirs, and with them the error to come, since they may have been told the old columns.
-        Returns those that stay: SQL has made them, and nobody else has them.
+        Other sessions keep theirs. Returns those that stay, to be parsed anew in place: SQL has made them, and nobody
+        else has them; or the client was told their columns, and goes by these until it is told others.
         """
         kept = []
         for name, statement in self.statements.items():
             self.catalogue.retire(len(name), statement)
-            if type(statement) is Statement:
+            if type(statement) is Statement and not self._is_told(name, statement):
                 self._lost[statement.name] = name
                 self.statements[name] = self._anew(name, statement, statement.dialect)
             else:

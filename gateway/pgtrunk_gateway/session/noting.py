@@ -40,6 +40,7 @@ class Noting(Cutting):
         "in_step",
         "is_followed",
         "loaded",
+        "moved",
         "noted",
         "others",
         "parameters",
@@ -63,11 +64,13 @@ class Noting(Cutting):
         self.is_followed = False
         """Whether the session that has it sees what it changes in its settings, and asks after that."""
         self._resets_at = -1
+        self.moved = False
+        """Something was altered or dropped, in a transaction that has not ended; this note stays until it has."""
         self.take_notes()
 
     def take_notes(self) -> None:
         """Resets what was noted for the session: to be called when it has been acted on."""
-        self.noted = False
+        self.noted = self.moved
         """Any of the following, or the backend fell out of step."""
         self.again = False
         """The last request is to be asked again: a plan was stale."""

@@ -41,6 +41,7 @@ __all__ = [
     "Applying",
     "Asking",
     "Closing",
+    "Describing",
     "Naming",
     "Owed",
     "Parsing",
@@ -92,9 +93,10 @@ class Naming(Owed):
     """Its request changed what one of the client's names means, from ``before`` to ``after`` (None: nothing).
 
     That was done when it was sent; if it is skipped or refused, it is undone. The unnamed statement has the name b"".
+    ``told``: the client had been told the columns of what the name meant before.
     """
 
-    __slots__ = ("after", "before", "name")
+    __slots__ = ("after", "before", "name", "told")
 
     def __init__(
         self,
@@ -106,11 +108,13 @@ class Naming(Owed):
         *,
         given: bool = False,
         message: bytes = b"",
+        told: bool = False,
     ) -> None:
         super().__init__(label, ends, given=given, message=message)
         self.name = name
         self.before = before
         self.after = after
+        self.told = told
 
 
 class Parsing(Naming):
@@ -139,6 +143,22 @@ class Parsing(Naming):
         self.unsure = unsure
         self.moved = False
         """It was asked under other settings than it is parsed under."""
+
+
+class Describing(Owed):
+    """Describe of ``statement`` in the batch of this number, by the client, which calls it ``name``, or by the gateway.
+
+    ``parameters``: ParameterDescription, which the client gets with what comes behind it.
+    """
+
+    __slots__ = ("batch", "name", "parameters", "statement")
+
+    def __init__(self, name: bytes, statement: Statement, batch: int, *, hidden: bool = False) -> None:
+        super().__init__("inspect" if hidden else "describe", b"Tn", hidden=hidden)
+        self.name = name
+        self.statement = statement
+        self.batch = batch
+        self.parameters = b""
 
 
 class Again(Owed):
@@ -205,9 +225,9 @@ def parsed(name: bytes, before: Statement | None, statement: Statement) -> Owed:
     return Naming("parsed", b"", name, before, statement, given=True, message=PARSE_COMPLETE_MESSAGE)
 
 
-def closed(name: bytes, statement: Statement) -> Owed:
+def closed(name: bytes, statement: Statement, *, told: bool = False) -> Owed:
     """The answer to a Close, of which the backend need not know."""
-    return Naming("closed", b"", name, statement, None, given=True, message=CLOSE_COMPLETE_MESSAGE)
+    return Naming("closed", b"", name, statement, None, given=True, message=CLOSE_COMPLETE_MESSAGE, told=told)
 
 
 BATCH = Owed("batch", b"Z", plain=True, syncs=True)

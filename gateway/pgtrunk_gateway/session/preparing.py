@@ -81,6 +81,7 @@ class Preparing(Names):
         elif replies.unnamed is not statement or (replies.unnamed_batch != replies.batch and replies.queue):
             # The Parse of an earlier batch that has not been answered may fail.
             replies.unnamed, replies.unnamed_batch = statement, replies.batch
+            replies.unnamed_seen = None
             self._plain = False
             self._owe(owed.HIDDEN_PARSE if type(statement) is not Unkept else owed.Refused(b"1", None, _UNKEPT))
             self._cut(data, pos, statement.parse)
@@ -131,6 +132,7 @@ class Preparing(Names):
         """The client parses the unnamed ``statement``, which is ``actual`` on the backend."""
         before, self.unnamed = self.unnamed, statement
         replies.unnamed, replies.unnamed_batch = actual, replies.batch
+        replies.unnamed_seen = None
         if self.open:
             # What came before it in the batch may fail, and then this does not count.
             self._plain = False

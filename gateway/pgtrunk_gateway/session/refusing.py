@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pgtrunk_gateway.session import owed as entries
 from pgtrunk_gateway.session.noting import Noting
-from pgtrunk_gateway.session.owed import Again, Closing, Naming, Owed, Parsing, Refused
+from pgtrunk_gateway.session.owed import Again, Closing, Describing, Naming, Owed, Parsing, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ class Refusing(Noting):
 
         A stale plan may be one in a function, which shows when rows have been sent.
         """
-        if head is entries.DESCRIBE:
+        if head is entries.DESCRIBE or isinstance(head, Describing):
             return True
         return self.passed != self.batch and (not start or data.endswith(_READIES, 0, start - 1))
 

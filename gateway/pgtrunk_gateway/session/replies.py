@@ -25,11 +25,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pgtrunk_gateway.session import owed as entries
-from pgtrunk_gateway.session.copying import COPY_BOTH, COPY_IN, Copying
+from pgtrunk_gateway.session.copying import COPY_BOTH, COPY_IN
 from pgtrunk_gateway.session.cutting import BEGINNING, LARGE, UNSIGNED_HEAD
 from pgtrunk_gateway.session.noting import DISCARDED
-from pgtrunk_gateway.session.owed import Again, Applying, Asking, Closing, Naming, Owed, Parsing, Refused
+from pgtrunk_gateway.session.owed import Again, Applying, Asking, Closing, Describing, Naming, Owed, Parsing, Refused
 from pgtrunk_gateway.session.refusing import IDLE
+from pgtrunk_gateway.session.telling import Telling
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.session.statements import Prepared, Statement
@@ -53,9 +54,14 @@ _TAKEN = b"\0C42P05\0"
 """A prepared statement of this name exists."""
 _STALE_PLAN = b"\0RRevalidateCachedQuery\0"
 """The routine that finds a plan to return other columns than before; its SQLSTATE, 0A000, is that of much else."""
-_LONGEST_TAG: Final = 19
-_TAGS = bytes({16: 1, 19: 1, 9: 1, 8: 2, 10: 2}.get(length, 0) for length in range(_LONGEST_TAG + 1))
-"""By the length of CommandComplete: 1 for DISCARD ALL, DEALLOCATE ALL and LOAD, 2 for SET and RESET."""
+_LONGEST_TAG: Final = 40
+_TAGS = bytes(
+    {16: 1, 19: 1, 9: 1, 8: 2, 10: 2}.get(length, 3 if length > 13 else 0) for length in range(_LONGEST_TAG + 1)
+)
+"""By the length of CommandComplete: 1 for DISCARD ALL, DEALLOCATE ALL and LOAD, 2 for SET and RESET, 3 for what begins
+with ALTER or DROP, of which the second letter then says whether it is that; no count of rows below 10 is as long."""
+_MOVING: Final = b"LR"
+_MOVES: Final = (b"ALTER ", b"DROP ")
 _READ_ONLY: Final = b"\0C25006\0"
 _READY_IDLE: Final = b"Z\0\0\0\x05I"
 _END: Final = b"\0\0"
@@ -65,7 +71,7 @@ _BLOCK: Final = ord("T")
 _WATCHED = bytes(kind in b"ZCSGWEA" for kind in range(256))
 
 
-class Replies(Copying):
+class Replies(Telling):
     """The reply side of one backend, over all the sessions that it serves in turn."""
 
     __slots__ = (
@@ -74,17 +80,12 @@ class Replies(Copying):
         "notifies",
         "read_only",
         "unasked",
-        "unnamed",
-        "unnamed_batch",
     )
 
     def __init__(self, prepared: Prepared, parameters: dict[str, str]) -> None:
         super().__init__(prepared, parameters)
         self._parsed: list[Statement] = []
         """What was parsed in the batch whose answers are coming."""
-        self.unnamed: Statement | None = None
-        """The unnamed statement that the backend has, or will have after batch ``unnamed_batch``; None: not known."""
-        self.unnamed_batch = 0
         self.notifies = False
         """The session keeps this backend: a notification is for it, since nobody else can have listened."""
         self.read_only = False
@@ -160,7 +161,11 @@ class Replies(Copying):
             end = pos + length + 1
             if plain and kind == _COMPLETE:
                 # The tags that matter are known by their lengths first.
-                if length > _LONGEST_TAG or not (matters := _TAGS[length]) or (matters > 1 and not self.others):
+                if (
+                    length > _LONGEST_TAG
+                    or not (matters := _TAGS[length])
+                    or (matters > 1 and not (self.others if matters == 2 else data[pos + 6 : pos + 7] in _MOVING))
+                ):
                     pos = end
                     continue
             elif end > size and kind in _ROWS:
@@ -233,7 +238,9 @@ class Replies(Copying):
         if kind == _COMPLETE:
             self._tag(data[start + 5 : end])
         owed = self.queue[0]
-        if owed.hidden or (kind == _PARAMETERS and owed is entries.DESCRIBE_AGAIN):
+        if isinstance(owed, Describing):
+            self._describes(owed, kind, data, start, end)
+        elif owed.hidden or (kind == _PARAMETERS and owed is entries.DESCRIBE_AGAIN):
             self._emit(data, start, end)
             if kind == _ROW:
                 self._collect(data[start + 5 : end], begins=True)
@@ -266,6 +273,8 @@ class Replies(Copying):
 
     def _tag(self, body: bytes) -> None:
         self._settings_tag(body)
+        if body.startswith(_MOVES):
+            self.moved = self.noted = True
         if body == b"LOAD\0":
             self.loaded = self.noted = True
         if body in (DISCARDED, b"DEALLOCATE ALL\0"):
@@ -355,6 +364,9 @@ class Replies(Copying):
         if stale and self._stale(head, message, self._is_first(head, data, start)):
             self._emit(data, start, end)
             return
+        self._suspect(head, message)
+        if isinstance(head, Describing) and not head.hidden:
+            self._insert(data, start, head.parameters)
         if isinstance(head, Refused):
             self._emit(data, start, end)
             self._out.append(head.message)

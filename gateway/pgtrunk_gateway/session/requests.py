@@ -10,6 +10,7 @@ bytes to send, while it leaves one entry per answer in the backend's :class:`~pg
   the same gets the error again, and not the one that there is no such statement.
 - Parse and Describe with Flush, outside a transaction (how asyncpg prepares), would keep the backend until the client's
   Sync. They are sent with a Sync instead, whose ReadyForQuery the client does not see.
+- What a client was told of a statement holds wherever it is bound (:mod:`~pgtrunk_gateway.session.inspecting`).
 - What the gateway does not know is sent as it is: Postgres then gives the very error that it would give without us.
 
 Pure: bytes in, bytes out.
@@ -29,12 +30,12 @@ from pgtrunk_gateway.session.skipping import batch_end
 from pgtrunk_gateway.session.sql.text import glance, is_ordinary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from pgtrunk_gateway.session.owed import Owed
     from pgtrunk_gateway.session.replies import Replies
     from pgtrunk_gateway.session.sql.traces import Traces
-    from pgtrunk_gateway.session.statements import Catalogue
+    from pgtrunk_gateway.session.statements import Catalogue, Statement
 
 __all__ = ["BrokenRequest", "Requests"]
 
@@ -57,13 +58,21 @@ class Requests(Messages):
     __slots__ = ("unfinished",)
 
     def __init__(
-        self, catalogue: Catalogue, *, tracked: bool = True, stir: Callable[[Traces], None] | None = None
+        self,
+        catalogue: Catalogue,
+        *,
+        tracked: bool = True,
+        stir: Callable[[Traces], None] | None = None,
+        postpone: Callable[[bytes, bool], None] | None = None,
     ) -> None:
         """``tracked``: named statements follow the session; otherwise they are sent as they are.
 
-        ``stir`` is told what a request may leave behind on the backend, before it is sent.
+        ``stir`` is told what a request may leave behind on the backend, before it is sent. ``postpone`` is told what of
+        a request cannot be sent yet: it is to be planned again when what was sent ahead of it has been answered, where
+        the second argument says so, or else when more of it has come. Without it nothing is postponed.
         """
         super().__init__(catalogue, tracked=tracked, stir=stir)
+        self._postpone = postpone
         self.unfinished = 0
         """How many answers are owed for the last message of the last plan, if not all of it was there."""
 
@@ -96,7 +105,7 @@ class Requests(Messages):
                 return data
             end = data.index(0, 6)
             statement = self.statements.get(data[6:end])
-            if statement is not None and not statement.traces and replies.prepared.usable(statement, replies.batch):
+            if statement is not None and not statement.traces and replies.prepared.serves(statement, replies.batch):
                 name = statement.name
                 if len(name) == end - 6:
                     replies.last = data
@@ -127,6 +136,8 @@ class Requests(Messages):
                 except (ProtocolViolation, LookupError) as error:
                     reason = str(error) if isinstance(error, ProtocolViolation) else f"invalid message {chr(kind)!r}"
                     raise BrokenRequest(reason, self._end(data, pos, replies)) from error
+                if self._postponed is not None:
+                    return self._end_here(data, pos, replies)
             pos = end
         if pos > size:
             self.unfinished += len(self._entries)
@@ -135,18 +146,38 @@ class Requests(Messages):
         self._remember(data if repeatable else b"", replies)
         return self._end(data, self._start if self.terminated else size, replies)
 
+    def _end_here(self, data: bytes, pos: int, replies: Replies) -> bytes:
+        """The message at ``pos`` is not sent yet."""
+        inspects, self._postponed = self._postponed, None
+        assert self._postpone is not None
+        assert inspects is not None
+        self.unfinished = 0
+        replies.last = b""
+        out = self._end(data, pos, replies)
+        self._postpone(data[pos:], inspects)
+        return out
+
     def _remember(self, data: bytes, replies: Replies) -> None:
         replies.last = data
         if data:
             given = next((at for at, entry in enumerate(self._entries) if not entry.given), 0)
             replies.left = len(self._entries) - given
 
+    def relied_on(self, request: bytes) -> Iterable[Statement]:
+        """As an `Asker` has it; ``request`` is an EXECUTION, or b""."""
+        if not request:
+            return self.statements.values()
+        statement = self.statements.get(request[6 : request.index(0, 6)])
+        return () if statement is None else (statement,)
+
     def may_repeat(self, head: Owed, request: bytes) -> bool:
         """As an `Asker` has it: where the request itself tells of the columns, or none has."""
         if head is owed.BATCH:
-            return describes(request) or request[6 : request.index(0, 6)] not in self._described
+            return describes(request) or request[6 : request.index(0, 6)] not in self.described
         # Of several commands, some may have been answered.
-        return head is owed.DESCRIBE or ((head.ready or head.simple) and request.find(59, 5, -2) < 0)
+        if head is owed.DESCRIBE or isinstance(head, owed.Describing):
+            return not head.hidden
+        return (head.ready or head.simple) and request.find(59, 5, -2) < 0
 
     def again(self, replies: Replies) -> bytes:
         """The last request, once more -> the bytes for the backend. What it parses has been answered."""
@@ -176,7 +207,10 @@ class Requests(Messages):
         # Whatever is under way may begin a transaction, but for our own setting of parameters.
         alone = not queue or (len(queue) == 1 and isinstance(queue[0], owed.Applying))
         self._behind = not alone
-        self._only_prepares = alone and not self.open and replies.status == _IDLE and not self.keeps
+        # A backend that is kept need not be free sooner. But if others have used it, its plans may be stale, and what
+        # is open cannot be asked again.
+        ends = self.tracked or not self.keeps
+        self._only_prepares = ends and alone and not self.open and replies.status == _IDLE
 
     def _end(self, data: bytes, upto: int, replies: Replies) -> bytes:
         replies.extend(self._entries)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pgtrunk.wire.framing import HEAD, HEADER_SIZE
 from pgtrunk.wire.frontend import COPY_DATA, COPY_DONE, COPY_FAIL, FLUSH, FUNCTION_CALL, QUERY, SYNC, TERMINATE
 
-__all__ = ["batch_end", "skip_batch", "skip_idle", "skip_refused"]
+__all__ = ["asks_for_answers", "batch_end", "skip_batch", "skip_idle", "skip_refused"]
 
 _ENDS = frozenset((SYNC, TERMINATE))
 _IDLE = frozenset((COPY_DATA, COPY_DONE, COPY_FAIL, FLUSH))
+_ASKING = _ENDS | _IDLE | {FUNCTION_CALL, QUERY}
 
 
 def batch_end(data: bytes) -> int:
@@ -20,6 +21,17 @@ def batch_end(data: bytes) -> int:
             return pos
         pos += length + 1
     return size
+
+
+def asks_for_answers(data: bytes, pos: int) -> bool:
+    """Whether one of the messages from ``pos`` on makes the server send its answers, or is not all there."""
+    size = len(data)
+    while size - pos >= HEADER_SIZE:
+        kind, length = HEAD(data, pos)
+        if kind in _ASKING:
+            return True
+        pos += length + 1
+    return pos != size
 
 
 def skip_batch(data: bytes) -> tuple[int, bytes]:

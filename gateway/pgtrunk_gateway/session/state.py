@@ -18,7 +18,8 @@ BEGUN     the client has been told that its transaction has begun, or failed; no
 WAITING   a request is there, no backend is; nothing more is read
 LEASED    a backend works for the session, or is kept for it
 HOLDING   the same, and nothing more is read until the backend has answered: the client has sent Flush, the gateway
-          Sync in its place, and what comes next must find the batch settled or failed
+          Sync in its place, and what comes next must find the batch settled or failed; or something of the gateway's
+          went ahead of a request, or of the rest of a batch, and decides what becomes of that
 SKIPPING  a request failed before any backend saw all of it; what comes is skipped up to Sync, as Postgres does
 CLOSED    the end
 """
@@ -61,7 +62,9 @@ class Event(_Name):
     REFUSED = enum.auto()
     """Waiting ended without one: a timeout, or a cancel. The session goes on."""
     UNPINNED = enum.auto()
-    """A batch went out with a Sync of the gateway's."""
+    """A batch went out with a Sync of the gateway's, or something else by which what comes next is held."""
+    INSPECTED = enum.auto()
+    """Nothing is owed: what a statement is on this backend is known, or the batch has failed before."""
     SETTLED = enum.auto()
     """Nothing is owed, no transaction is open."""
     KEPT = enum.auto()
@@ -149,6 +152,7 @@ TABLE: Mapping[State, Mapping[Event, tuple[State, tuple[Effect, ...]]]] = {
     },
     State.HOLDING: {
         Event.SETTLED: (State.IDLE, (Effect.RELEASE, Effect.RESUME)),
+        Event.INSPECTED: (State.LEASED, (Effect.RESUME,)),
         Event.KEPT: (State.LEASED, (Effect.RESUME,)),
         Event.UNPINNED_FAILED: (State.SKIPPING, (Effect.RELEASE, Effect.RESUME)),
         **_END_LEASED,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from pgtrunk.wire.framing import encode
+from pgtrunk_gateway.session.descriptions import Description
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -37,10 +38,11 @@ class Statement:
     """A text with its parameter types, and the name it has on every backend; b"" is the unnamed statement.
 
     ``body`` is what follows the name in a Parse message, and ``dialect`` the settings that its meaning depends on.
-    Statements are compared by identity: :class:`Catalogue` makes equal ones the same.
+    Statements are compared by identity: :class:`Catalogue` makes equal ones the same. But what is described in another
+    way is another one, since clients that were told the one must not get the other.
     """
 
-    __slots__ = ("__weakref__", "body", "dialect", "name", "traces")
+    __slots__ = ("__weakref__", "body", "dialect", "name", "told", "traces")
 
     def __init__(self, name: bytes, body: bytes, dialect: Profile = ()) -> None:
         self.name = name
@@ -48,6 +50,8 @@ class Statement:
         self.dialect = dialect
         self.traces: Traces | None = None
         """What it may leave behind in a session that runs it."""
+        self.told: Description | None = None
+        """What every session has been told that had it described."""
 
     @property
     def parse(self) -> bytes:
@@ -81,6 +85,10 @@ class Catalogue:
 
     def __init__(self) -> None:
         self._statements: WeakValueDictionary[tuple[int, bytes, Profile], Statement] = WeakValueDictionary()
+        self._told: WeakValueDictionary[tuple[int, bytes, Profile, Description], Statement] = WeakValueDictionary()
+        self._descriptions: WeakValueDictionary[bytes, Description] = WeakValueDictionary()
+        self.moves = 0
+        """How often something was altered or dropped: what was parsed before may mean something else by now."""
         self._used: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -99,6 +107,34 @@ class Catalogue:
         key = (length, statement.body, statement.dialect)
         if self._statements.get(key) is statement:
             del self._statements[key]
+            self.moves += 1
+
+    def description(self, key: bytes) -> Description:
+        """The description with this key, see :func:`~pgtrunk_gateway.session.descriptions.key_of`."""
+        description = self._descriptions.get(key)
+        if description is None:
+            description = self._descriptions[key] = Description(key)
+        return description
+
+    def as_told(self, length: int, statement: Statement, description: Description) -> Statement:
+        """That with the text of ``statement`` which is described so; it may be ``statement``."""
+        key = (length, statement.body, statement.dialect, description)
+        found = self._told.get(key)
+        if found is None:
+            found = statement
+            if statement.told is not None:
+                found = Statement(self.new_name(length), statement.body, statement.dialect)
+                found.traces = statement.traces
+            found.told = description
+            self._told[key] = found
+        return found
+
+    def tell(self, length: int, statement: Statement, description: Description) -> Statement:
+        """As :meth:`as_told`, where a backend has just said so: who asks for the text from now on gets this one."""
+        found = self.as_told(length, statement, description)
+        if found is not statement:
+            self._statements[length, statement.body, statement.dialect] = found
+        return found
 
     def new_name(self, length: int) -> bytes:
         """A name that no statement has had, for clients whose name has ``length`` octets."""
@@ -121,9 +157,11 @@ class Prepared:
     the batches of this backend; then a message of that batch can rely on it, since all is skipped if its Parse fails. A
     later batch can where the Parse is the client's own, by the only name that it has for it: if it failed, so must what
     relies on it. It cannot rely on one that we injected, of which the client knows nothing.
+
+    It is also kept how this backend describes them, where it has been asked.
     """
 
-    __slots__ = ("_closing", "_known", "limit")
+    __slots__ = ("_closing", "_known", "_moves", "_old", "_seen", "limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -131,6 +169,11 @@ class Prepared:
         """0: there; n: under way with batch n, parsed by the client; -n: the same, injected; or _UNKNOWN."""
         self._closing: dict[Statement, tuple[int, int]] = {}
         """Those that had to make room, until their Close is confirmed: its batch, and what was known before."""
+        self._seen: dict[Statement, Description] = {}
+        """Of those that are there: how they are described here, by what they were parsed to."""
+        self._moves = 0
+        self._old: set[Statement] = set()
+        """Those that may have been parsed before the last of the moves."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -140,8 +183,16 @@ class Prepared:
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
+    def serves(self, statement: Statement, batch: int) -> bool:
+        """As :meth:`usable`, and it is here what clients have been told that it is. Hot."""
+        known = self._known.get(statement)
+        if known is None or (statement.told is not None and self._seen.get(statement) is not statement.told):
+            return False
+        self._known.move_to_end(statement)
+        return known >= 0 or known == -batch
+
     def usable(self, statement: Statement, batch: int) -> bool:
-        """Whether a message of ``batch`` can rely on it. Marks it as used. Hot."""
+        """Whether a message of ``batch`` can rely on it. Marks it as used."""
         known = self._known.get(statement)
         if known is None:
             return False
@@ -160,10 +211,27 @@ class Prepared:
             return self._closing.get(statement, (batch, 0))[0] != batch
         return known != 0
 
+    def is_new(self, statement: Statement, batch: int) -> bool:
+        """Whether its Parse goes out in ``batch``."""
+        return abs(self._known.get(statement, 0)) == batch
+
+    def is_old(self, statement: Statement, moves: int) -> bool:
+        """Whether its Parse may have gone out before the last of the ``moves``, of which the catalogue knows."""
+        if self._moves != moves:
+            self._moves = moves
+            self._old = set(self._known)
+        return statement in self._old
+
+    def seen(self, statement: Statement) -> Description | None:
+        """How it is described here, where that is known."""
+        return self._seen.get(statement)
+
     def expect(self, statement: Statement, batch: int, *, injected: bool) -> None:
         """Its Parse goes out in ``batch``."""
         self._known[statement] = -batch if injected else batch
         self._known.move_to_end(statement)
+        self._seen.pop(statement, None)
+        self._old.discard(statement)
 
     def evict(self, batch: int, used: Container[Statement] = ()) -> list[Statement]:
         """What has to be closed in ``batch`` to keep the limit; what is under way or ``used`` is not."""
@@ -174,6 +242,7 @@ class Prepared:
         evicted = list(islice(settled, excess))
         for statement in evicted:
             self._closing[statement] = batch, self._known.pop(statement)
+            self._seen.pop(statement, None)
         return evicted
 
     # -- receiving; what is said of another batch than the last that a statement went out with changes nothing ---------
@@ -197,6 +266,12 @@ class Prepared:
         """What is there under its name is something else."""
         if statement in self._known:
             self._known[statement] = _UNKNOWN
+            self._seen.pop(statement, None)
+
+    def described(self, statement: Statement, batch: int, description: Description) -> None:
+        """The answer to a Describe of it came, which went out in ``batch``."""
+        if abs(self._known.get(statement, _UNKNOWN)) in (0, batch):
+            self._seen[statement] = description
 
     def closed(self, statement: Statement, batch: int) -> None:
         """Its CloseComplete came."""
@@ -215,3 +290,4 @@ class Prepared:
         for statement, known in list(self._known.items()):
             if known in (0, _UNKNOWN):
                 del self._known[statement]
+                self._seen.pop(statement, None)
