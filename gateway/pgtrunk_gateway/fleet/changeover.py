@@ -16,13 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pgtrunk.quic.elders import MOST_ELDERS
 from pgtrunk_gateway.errors import ConfigError, GatewayError
 from pgtrunk_gateway.fleet.beyond import Beyond, Way
 from pgtrunk_gateway.fleet.inventory import Inventory, places_of
 from pgtrunk_gateway.fleet.meeting import Meeting, point_of
 from pgtrunk_gateway.fleet.outgoing import Outgoing
-from pgtrunk_gateway.fleet.steering import LET_GO, elders_of
+from pgtrunk_gateway.fleet.steering import LET_GO, MOST_ELDERS, elders_of
 from pgtrunk_gateway.fleet.succession import Succession
 from pgtrunk_gateway.stopping import Patience
 

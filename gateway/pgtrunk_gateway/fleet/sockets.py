@@ -12,12 +12,11 @@ import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pgtrunk.quic.sockets import join, like
 from pgtrunk_gateway.address import readable
 from pgtrunk_gateway.fleet.hand import Hand
 from pgtrunk_gateway.fronts.opening import blamed
 from pgtrunk_gateway.fronts.tcp import bind_tcp, tcp_tuner
-from pgtrunk_gateway.fronts.udp import bind_udp, steer_all
+from pgtrunk_gateway.fronts.udp import bind_udp, join, like, steer_all
 from pgtrunk_gateway.fronts.unix import SocketFile, bind_unix
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ class Sockets:
             for end in ends:
                 end.setblocking(False)
 
-    # -- taken over from another supervisor -----------------------------------------------------------------------------
+    # -- taken over from another supervisor ----------------------------------------------------------------------------
 
     @classmethod
     def take_over(cls, inventory: Inventory, count: int) -> Sockets:

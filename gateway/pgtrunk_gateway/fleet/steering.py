@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pgtrunk.quic.caretaker import Caretaker
-from pgtrunk.quic.elders import Elder, Elders
+from pgtrunk.quic.elders import MOST_ELDERS, Elder, Elders
 from pgtrunk.quic.steering import Place
 from pgtrunk_gateway.fleet.forwarding import ElderOutlets, Inlet, Outlets
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.fleet.bus import Bus
     from pgtrunk_gateway.fleet.outgoing import Outgoing
 
-__all__ = ["LET_GO", "Caretaking", "WorkerSockets", "elders_of"]
+__all__ = ["LET_GO", "MOST_ELDERS", "Caretaking", "WorkerSockets", "elders_of"]
 
 log = logging.getLogger(__name__)
 

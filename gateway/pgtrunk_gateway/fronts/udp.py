@@ -6,13 +6,13 @@ import logging
 from typing import TYPE_CHECKING
 
 from pgtrunk.quic.server import bind
-from pgtrunk.quic.sockets import steer
+from pgtrunk.quic.sockets import join, like, steer
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
 
-__all__ = ["bind_udp", "steer_all"]
+__all__ = ["bind_udp", "join", "like", "steer_all"]
 
 log = logging.getLogger(__name__)
 
