@@ -230,6 +230,7 @@ async def test_everybody_is_served_whatever_happens(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("pgtrunk_gateway.fleet.share._PRESSING", 0.002)
     monkeypatch.setattr("pgtrunk_gateway.fleet.purse._LOOK", 0.005)
     monkeypatch.setattr("pgtrunk_gateway.fleet.purse._RESTED", 0.005)
+    monkeypatch.setattr("pgtrunk_gateway.fleet.purse._TENURE", 0.002)
     server = Server(monkeypatch)
     async with budgets(3) as fleet:
         game = Game(server, fleet, seed)

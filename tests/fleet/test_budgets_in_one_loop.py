@@ -14,6 +14,7 @@ from helpers.budgets import Branch, Budgets, budgets
 from helpers.pools import NoteTaker, Server
 from helpers.waiting import until
 from pgtrunk_gateway.errors import BackendRefused, BackendUnavailable, ShuttingDown
+from pgtrunk_gateway.fleet import purse
 from pgtrunk_gateway.fleet.account import Limit
 from pgtrunk_gateway.pool import parting
 from pgtrunk_gateway.pool.walsender import Replication
@@ -32,6 +33,7 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> Server:
 
     monkeypatch.setattr(parting.Parting, "_cancel", told)
     monkeypatch.setattr(parting, "EXIT", 0.01)
+    monkeypatch.setattr(purse, "_TENURE", 0.0)
     return Server(monkeypatch)
 
 
@@ -172,6 +174,33 @@ async def test_a_worker_without_any_gets_one_that_is_in_use_when_it_is_free(serv
     # As many as each is as even as it gets.
     mine[1].give_back()
     assert late.backend is not None
+
+
+async def test_what_was_just_opened_serves_its_own_for_a_while(
+    server: Server, fleet: Budgets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(purse, "_TENURE", 0.2)
+    one, other, _ = [branch.pool(server, size=1) for branch in fleet.branches]
+    mine = asker(one)
+    await served(server, mine)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    theirs = asker(other)
+    await until(lambda: one.allowance is not None and one.allowance.recalled)
+    own = [asker(one) for _ in range(500)]
+
+    def turn() -> bool:
+        nonlocal mine
+        log_in(server)
+        hang_up(server)
+        if mine.backend is not None:
+            mine.give_back()
+            mine = own.pop(0)
+        return theirs.backend is not None
+
+    await until(turn)
+    assert loop.time() - began >= 0.15
+    assert server.begun == 2
 
 
 async def test_counts_even_out_between_workers_where_sessions_wait_all_the_time(server: Server, fleet: Budgets) -> None:

@@ -31,6 +31,9 @@ _LOOK: Final = 0.05
 """Seconds between two looks at what waits, and at what has become idle."""
 _RESTED: Final = 0.05
 """Seconds for which a backend has been idle that nobody here is going to need in the next moment."""
+_TENURE: Final = 0.2
+"""Seconds for which a backend serves sessions here that wait for it before it is given up for others: with fewer places
+than workers it would else be opened for a single query each time, and Postgres do little else than log in."""
 _NEVER: Final = float("inf")
 
 
@@ -112,9 +115,10 @@ class Purse:
             if not self._on[name]:
                 del self._on[name]
 
-    def gives_way(self, share: Share, oldest: float) -> bool:
+    def gives_way(self, share: Share, oldest: float, born: float) -> bool:
+        rested = oldest == _NEVER or self._loop.time() - born >= _TENURE
         for number, (name, since) in self._asked.items():
-            if since < oldest and name in share.names:
+            if since < oldest and name in share.names and (rested or since == -_NEVER):
                 self._give(number)
                 return True
         return False

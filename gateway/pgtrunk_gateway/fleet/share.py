@@ -42,7 +42,7 @@ class Branch(Protocol):
     def look_soon(self) -> None:
         """:meth:`Share.look` is to be called in a moment."""
 
-    def gives_way(self, share: Share, oldest: float) -> bool:
+    def gives_way(self, share: Share, oldest: float, born: float) -> bool:
         """Whether a free backend is what the bank has asked for."""
         ...
 
@@ -176,8 +176,8 @@ class Share:
     def part(self, backend: Backend) -> None:
         self._branch.parting.part(backend, partial(self._back, backend.id))
 
-    def gives_way(self, oldest: float) -> bool:
-        return self._branch.gives_way(self, oldest)
+    def gives_way(self, oldest: float, born: float) -> bool:
+        return self._branch.gives_way(self, oldest, born)
 
     def _back(self, backend: int | None = None, *, count: int = 1) -> None:
         self.held -= count

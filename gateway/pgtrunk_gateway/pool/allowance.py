@@ -46,9 +46,9 @@ class Allowance(Protocol):
     def part(self, backend: Backend) -> None:
         """The connection was closed, or lost."""
 
-    def gives_way(self, oldest: float) -> bool:
+    def gives_way(self, oldest: float, born: float) -> bool:
         """Whether a free backend is due to another worker -> then it is to be closed. ``oldest``: since when the
-        first session of the pool waits; infinity: nobody does."""
+        first session of the pool waits; infinity: nobody does. ``born``: when the backend was opened."""
         ...
 
 

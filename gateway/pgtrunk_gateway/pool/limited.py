@@ -121,10 +121,10 @@ class Limited:
         self._hindered = hindered or recalled or self.walsenders.queued > 0
         self._observed = contended or bool(self._observers)
 
-    def _gives_way(self) -> bool:
-        """Whether a backend that is free is due to another pool, here or elsewhere."""
+    def _gives_way(self, backend: Backend) -> bool:
+        """Whether ``backend``, which is free, is due to another pool, here or elsewhere."""
         if self.allowance is not None:
-            return self.allowance.recalled and self.allowance.gives_way(self.oldest)
+            return self.allowance.recalled and self.allowance.gives_way(self.oldest, backend.born)
         return any(account.blocked and account.gives_way(self) for account in self.accounts)  # type: ignore[arg-type]
 
     async def _until(self, condition: Callable[[], bool]) -> None:

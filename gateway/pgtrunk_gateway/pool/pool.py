@@ -123,7 +123,7 @@ class Pool(Stock):
         """Whether something else becomes of a free backend than being given away."""
         if self._closed or self._paused:
             backend.close("pool closed" if self._closed else "pause mode")
-        elif self.walsenders.wants(self.queue.since) or self._gives_way():
+        elif self.walsenders.wants(self.queue.since) or self._gives_way(backend):
             backend.close("evicted")
         elif not checked and self.limits.checks_always and not backend.retired:
             self.stale.append(backend)
