@@ -1,7 +1,7 @@
 """``make bench``: CPU and throughput of the gateway and the client, beside a bare QUIC echo and PgBouncer.
 
 Over QUIC, asyncpg sessions with prepared point selects; over TCP, pgbench -S, and what a query and a connection cost at
-protocol 3.0 and 3.2; and the gateway's own Python in process.
+protocol 3.0 and 3.2; and the gateway's own Python in process. ``make bench ARGS=fleet`` compares fleets instead.
 All in one temporary folder and on the loopback interface; whatever is started ends with it.
 """
 
@@ -25,13 +25,14 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from rich.console import Console
 
-from bench import machine, pgbouncer, report
+from bench import fleet, machine, pgbouncer, report
 from bench.errors import BenchError
 from bench.rounds import Figures, Plan, run
 from bench.site import BenchSite
 from pgtrunk.errors import PgtrunkError
 
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "bench.json"
+FLEET_RESULTS = RESULTS.with_name("fleet.json")
 ROUNDS, SECONDS = 5, 3.0
 _INTERRUPTED = 130
 
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _terminated)
     console = Console()
     try:
-        _bench(console, arguments)
+        (_bench_fleets if arguments.what == "fleet" else _bench)(console, arguments)
     except (BenchError, PgtrunkError) as error:
         Console(stderr=True).print(f"bench: {error}", markup=False, highlight=False)
         return 1
@@ -59,13 +60,14 @@ def _terminated(signum: int, _frame: object) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("what", nargs="?", choices=("fleet",), help="fleets of workers, beside fleets of PgBouncers")
     parser.add_argument("--rounds", type=_positive, help=f"how often everything runs (default: {ROUNDS})")
     parser.add_argument("--quick", action="store_true", help="one short round: to see that it works, not for figures")
     parser.add_argument("--only", choices=("own", "quic", "tcp", "protocol"), help="that part alone")
     parser.add_argument(
         "--output",
         type=Path,
-        help="where the figures go (default: results/bench.json, but nowhere with --quick or --only)",
+        help="where the figures go (default: results/bench.json or fleet.json, but nowhere with --quick or --only)",
     )
     parser.epilog = "PGBOUNCER=/path/to/pgbouncer in the environment names the PgBouncer to compare with."
     return parser
@@ -93,9 +95,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     return plan
 
 
-def _bench(console: Console, arguments: argparse.Namespace) -> None:
-    plan = _plan(arguments)
-    program = pgbouncer.find() if plan.modes else None
+def _look(console: Console) -> machine.Quiet:
     with console.status("looking whether the machine is quiet"):
         quiet = machine.look()
     if not quiet:
@@ -104,6 +104,36 @@ def _bench(console: Console, arguments: argparse.Namespace) -> None:
             highlight=False,
             soft_wrap=True,
         )
+    return quiet
+
+
+def _bench_fleets(console: Console, arguments: argparse.Namespace) -> None:
+    if arguments.only:
+        raise BenchError("--only is for the other benchmark")
+    about = machine.facts()
+    workers = fleet.worker_counts(int(about["cores"]))
+    plan = fleet.Plan(arguments.rounds or ROUNDS, SECONDS, workers)
+    if arguments.quick:
+        plan = fleet.Plan(arguments.rounds or 1, 1.0, workers, modes=("simple",), clients=(8,))
+    program = pgbouncer.find()
+    quiet = _look(console)
+    if program is None:
+        console.print(f"[yellow]{pgbouncer.NOT_FOUND}[/]; the rest is measured", highlight=False, soft_wrap=True)
+    with _site(console) as site:
+        with fleet.poolers(site, plan, program) as poolers, console.status("") as status:
+            figures = fleet.run(plan, site, poolers, status.update)
+        postgres = site.server_version
+    found = fleet.summary(figures, int(about["cores"]))
+    for table in fleet.tables(found):
+        console.print(table)
+    said = _about(plan.rounds, plan.seconds, quiet, pgbouncer.name_of(program), postgres, _command(arguments))
+    _write(console, FLEET_RESULTS, arguments, said | {"figures": found})
+
+
+def _bench(console: Console, arguments: argparse.Namespace) -> None:
+    plan = _plan(arguments)
+    program = pgbouncer.find() if plan.modes else None
+    quiet = _look(console)
     if plan.modes and program is None:
         console.print(f"[yellow]{pgbouncer.NOT_FOUND}[/]; the rest is measured", highlight=False, soft_wrap=True)
     with contextlib.ExitStack() as stack:
@@ -122,7 +152,7 @@ def _bench(console: Console, arguments: argparse.Namespace) -> None:
             figures = run(plan, site, peer, status.update)
         postgres = None if site is None else site.server_version
     name = None if peer is None else peer.name
-    _report(console, arguments, figures, _about(plan, quiet, name, postgres, _command(arguments)))
+    _report(console, arguments, figures, _about(plan.rounds, plan.seconds, quiet, name, postgres, _command(arguments)))
 
 
 @contextlib.contextmanager
@@ -133,13 +163,15 @@ def _site(console: Console) -> Iterator[BenchSite]:
         yield site
 
 
-def _about(plan: Plan, quiet: machine.Quiet, peer: str | None, postgres: str | None, command: str) -> dict[str, Any]:
+def _about(
+    rounds: int, seconds: float, quiet: machine.Quiet, peer: str | None, postgres: str | None, command: str
+) -> dict[str, Any]:
     return {
         "command": command,
         "commit": machine.commit(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "rounds": plan.rounds,
-        "seconds": plan.seconds,
+        "rounds": rounds,
+        "seconds": seconds,
         "machine": machine.facts(),
         "quiet": {"is_quiet": bool(quiet), "load_average": quiet.load, "busy_cores": quiet.busy},
         "peer": peer,
@@ -149,7 +181,8 @@ def _about(plan: Plan, quiet: machine.Quiet, peer: str | None, postgres: str | N
 
 def _command(arguments: argparse.Namespace) -> str:
     """What was typed, without paths."""
-    words = ["--quick"] if arguments.quick else []
+    words = [arguments.what] if arguments.what else []
+    words += ["--quick"] if arguments.quick else []
     words += [f"--rounds {arguments.rounds}"] if arguments.rounds else []
     words += [f"--only {arguments.only}"] if arguments.only else []
     command = f"make bench ARGS='{' '.join(words)}'" if words else "make bench"
@@ -161,12 +194,16 @@ def _report(console: Console, arguments: argparse.Namespace, figures: Figures, a
     for table in report.tables(found, about["peer"]):
         console.print(table)
     console.print(f"medians of {about['rounds']} rounds of {about['seconds']:g} s", highlight=False)
+    _write(console, RESULTS, arguments, about | found)
+
+
+def _write(console: Console, usual: Path, arguments: argparse.Namespace, said: dict[str, Any]) -> None:
     output = arguments.output
     if output is None and not (arguments.quick or arguments.only):
-        output = RESULTS
+        output = usual
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(json.dumps(about | found, indent=2) + "\n")
+        output.write_text(json.dumps(said, indent=2) + "\n")
         console.print(f"written to {output}", highlight=False, soft_wrap=True)
 
 

@@ -65,15 +65,26 @@ class _Mark:
     cpu: float
 
 
-def measure(site: BenchSite, connections: int, streams: int, *, seconds: float) -> Load:
-    """Runs ``connections`` x ``streams`` sessions. Raises :class:`BenchError` where the load ends early."""
-    order = _Order(f"127.0.0.1:{site.port}", str(site.files.ca_cert), site.dsn, connections, streams)
+def measure(
+    site: BenchSite,
+    connections: int,
+    streams: int,
+    *,
+    seconds: float,
+    port: int | None = None,
+    cpu: Callable[[], float] | None = None,
+) -> Load:
+    """Runs ``connections`` x ``streams`` sessions, through the site's gateway or the one at ``port``, whose CPU seconds
+    ``cpu`` tells. Raises :class:`BenchError` where the load ends early."""
+    order = _Order(
+        f"127.0.0.1:{site.port if port is None else port}", str(site.files.ca_cert), site.dsn, connections, streams
+    )
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=_process, args=(order, theirs), daemon=True)
     process.start()
     theirs.close()
     try:
-        return _watch(ours, lambda: site.gateway_cpu, seconds)
+        return _watch(ours, cpu or (lambda: site.gateway_cpu), seconds)
     except EOFError:
         raise BenchError(f"the load of {connections}x{streams} sessions ended early; it says why above") from None
     finally:

@@ -22,7 +22,7 @@ from pgtrunk_gateway.demo.guarded_folder import CommandFailed, GuardedFolder
 if TYPE_CHECKING:
     from bench.site import BenchSite
 
-__all__ = ["NOT_FOUND", "PgBouncer", "find"]
+__all__ = ["NOT_FOUND", "PgBouncer", "find", "free_port", "name_of"]
 
 NOT_FOUND = "PgBouncer is not here: apt-get install pgbouncer, or name one: PGBOUNCER=/path/to/pgbouncer make bench"
 _START = 10.0
@@ -57,6 +57,14 @@ def find() -> str | None:
         return str(Path(named).resolve())
     # Debian has it where ordinary users have no PATH.
     return shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
+
+
+def name_of(program: str | None) -> str | None:
+    """What it calls itself, with its version; None: there is none."""
+    if program is None:
+        return None
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    return said.splitlines()[0] if said else None
 
 
 class PgBouncer:
@@ -108,12 +116,24 @@ class PgBouncer:
             raise BenchError(f"{self._program} --version does not say which PgBouncer it is")
         return found[0], (int(found[2]), int(found[3]))
 
-    def start(self, site: BenchSite) -> None:
-        """Raises :class:`BenchError` where it does not come up."""
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def folder(self) -> Path:
+        """Its own, which is there before it starts."""
+        return self._folder.path
+
+    def start(self, site: BenchSite, port: int | None = None, more: str = "") -> None:
+        """At a free port, or that one; ``more``: further lines of its configuration. Raises :class:`BenchError` where
+        it does not come up."""
         folder = self._folder
-        self.port = _free_port()
+        self.port = free_port() if port is None else port
         statements = "max_prepared_statements = 200\n" if self.has_statements else ""
-        self._write("pgbouncer.ini", _INI.format(site=site, port=self.port, folder=folder.path) + statements)
+        self._write("pgbouncer.ini", _INI.format(site=site, port=self.port, folder=folder.path) + statements + more)
         self._write("userlist.txt", f'"{site.user}" "{site.password}"\n')
         process = self._process = folder.popen([self._program, "--quiet", str(folder.path / "pgbouncer.ini")])
         folder.holds(process.pid)
@@ -149,7 +169,8 @@ class PgBouncer:
         self._folder.remove()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """One that nobody has at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

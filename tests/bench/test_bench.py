@@ -12,7 +12,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from bench import asyncpg_load, machine, own_python, pgbench, pgbouncer, point_select, quic_echo, report
+from bench import asyncpg_load, fleet, machine, own_python, pgbench, pgbouncer, point_select, poolers, quic_echo, report
 from bench.errors import BenchError
 from bench.rounds import Figures, Quic, Tcp, Versions
 from bench.site import BenchSite
@@ -66,6 +66,41 @@ def test_pgbouncer_is_set_up_like_the_gateway(site: BenchSite) -> None:
         folder = peer._folder.path
     assert run.tps > 0
     assert not folder.exists()
+
+
+def test_fleets_are_measured_by_their_processes(site: BenchSite) -> None:
+    plan = fleet.Plan(1, 0.5, (2,), modes=("simple",), clients=(2,), shapes=("2x2",))
+    with poolers.gateway(site, 2) as pooler:
+        assert len(pooler.pids) == 2 and len(pooler.others) == 1
+        figures = fleet.run(plan, site, [pooler], lambda _: None)
+    assert figures.keys() == {"tcp simple 2", "quic 2x2"}
+    for each in figures.values():
+        [sample] = each["gateway, 2 workers"]
+        assert sample.tps > 0 and sample.postgres_us > 0
+        assert len(sample.shares) == 2
+
+
+def test_fleets_of_pgbouncers(site: BenchSite) -> None:
+    program = pgbouncer.find()
+    if program is None:
+        return
+    with poolers.bouncers(site, program, 2) as pooler:
+        meter = poolers.Meter(pooler, site.postgres.pid)
+        assert pgbench.run(site, pooler.port, "simple", meter, seconds=0.5, clients=8).tps > 0
+        assert len(meter.worker_cpu) == 2
+
+
+def test_what_fleets_cost_on_more_cores() -> None:
+    found = fleet.model(30.0, 60.0, 10.0, cores=(2, 16))
+    assert found["one_worker_tps"] == 33_333
+    assert found["by_cores"]["2"] == {"tps_with_load": 20_000, "tps": 22_222, "workers": 1}
+    assert found["by_cores"]["16"] == {"tps_with_load": 160_000, "tps": 177_778, "workers": 5}
+    one, two = (fleet.Sample(tps, 30.0, 0.0, 60.0, 10.0, (1.0,)) for tps in (1000.0, 950.0))
+    summed = fleet.summary({"tcp simple 8": {"gateway, 1 worker": [one], "gateway, 2 workers": [two]}}, 2)
+    assert summed["tcp simple 8"]["gateway, 2 workers"]["ratio"] == 0.95
+    assert summed["tcp simple 8"]["gateway, 1 worker"]["model"]["predicted_here"] == 20_000
+    assert len(list(fleet.tables(summed))) == 1
+    assert (fleet.worker_counts(1), fleet.worker_counts(2), fleet.worker_counts(16)) == ((1, 2), (1, 2), (1, 2, 16))
 
 
 def test_own_python_of_each_flow() -> None:
