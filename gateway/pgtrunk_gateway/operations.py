@@ -91,7 +91,8 @@ class GatewayOperations:
         return await _within(patience, self._gateway.pools.wait_idle(database))
 
     def resume(self, database: str | None) -> None:
-        if self._gateway.stopping.begun:
+        # One that others have followed serves its sessions as if it were not going to end.
+        if self._gateway.stopping.begun and not self._gateway.retired:
             raise ShuttingDown(severity="ERROR")
         if database is not None:
             if not self._state_of(database).paused:

@@ -70,7 +70,6 @@ def test_a_pid_file_of_somebody_who_runs(tmp_path: Path) -> None:
         (["--nonsense", "g.ini"], "unrecognized arguments: --nonsense"),
         (["-d", "g.ini"], "-d is not supported"),
         (["--daemon", "g.ini"], "-d is not supported"),
-        (["-R", "g.ini"], "-R is not supported"),
     ],
 )
 def test_a_wrong_command_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,6 +26,19 @@ def test_states(tmp_path: Path) -> None:
         ]
 
 
+def test_who_the_service_is_after_an_online_restart(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        old, new = (Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")}) for _ in range(2))
+        old.ready()
+        old.moved(77)
+        old.stopping()
+        new.took_over(77)
+        new.ready()
+        assert [manager.recv(100) for _ in range(3)] == [b"READY=1", b"MAINPID=77", b"READY=1\nMAINPID=77"]
+
+
 def test_abstract_socket() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind("")

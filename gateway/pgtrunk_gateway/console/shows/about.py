@@ -81,5 +81,6 @@ def show_fds(view: View) -> Iterable[Row]:
     raise NotSupported(
         "SHOW FDS is not supported",
         detail="It hands a pooler's sockets over to its successor.",
-        hint="Start the new gateway beside the old one (so_reuseport = 1), then SHUTDOWN WAIT_FOR_CLIENTS.",
+        hint="With workers > 1, pgtrunk-gateway -R takes them over; else start the new gateway beside the old one"
+        " (so_reuseport = 1), then SHUTDOWN WAIT_FOR_CLIENTS.",
     )
