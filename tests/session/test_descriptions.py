@@ -190,6 +190,10 @@ def test_what_was_parsed_before_something_moved_is_old() -> None:
     prepared.expect(one, 2, injected=True)
     assert not prepared.is_old(one, 1) and not prepared.is_old(two, 1)
     assert prepared.is_old(one, 2) and prepared.is_old(two, 2)
+    for statement in (one, two):
+        prepared.confirm(statement, 2)
+    prepared.clear()
+    assert not prepared.is_old(one, 2), "it need not be remembered any more"
 
 
 # -- the answers -------------------------------------------------------------------------------------------------------

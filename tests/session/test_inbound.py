@@ -166,3 +166,20 @@ def test_what_comes_out_can_be_walked_header_by_header(sent: list[bytes], size: 
             kind, length = HEAD(piece, position)
             assert kind in KINDS
             position += length + 1
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+def test_what_is_put_back_is_given_again_with_what_comes(size: int) -> None:
+    whole, behind = query(b"select 1") + bind(b"", b"s"), query(b"select 2") + SYNC_MESSAGE
+    inbound = Inbound(LIMIT)
+    head = behind[:3]
+    assert inbound.feed(whole + head) == whole
+    inbound.put_back(whole)
+    given = b"".join(inbound.feed(chunk) for chunk in cut(behind[3:], size))
+    assert given == whole + behind
+    assert inbound.feed(whole) == whole
+    inbound.put_back(whole)
+    assert inbound.held
+    given = b"".join(inbound.feed(chunk) for chunk in cut(behind, size))
+    assert given == whole + behind
+    assert not inbound.held

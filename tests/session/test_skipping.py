@@ -22,7 +22,7 @@ from pgtrunk.wire.frontend import (
     parse,
     query,
 )
-from pgtrunk_gateway.session.skipping import skip_batch, skip_idle, skip_refused
+from pgtrunk_gateway.session.skipping import asks_for_answers, skip_batch, skip_idle, skip_refused
 
 SELECT = query(b"select 1")
 BATCH = parse(b"", b"x") + bind(b"", b"") + execute()
@@ -86,3 +86,18 @@ def test_they_end_at_a_message(kinds: list[int]) -> None:
     assert skip_idle(data) in ends
     if data:
         assert skip_refused(data)[1] in ends
+
+
+@pytest.mark.parametrize(
+    "asking",
+    [SYNC_MESSAGE, FLUSH_MESSAGE, SELECT, CALL, TERMINATE_MESSAGE, COPY_DONE_MESSAGE, copy_data(b"x"), BATCH[:-1]],
+)
+def test_what_makes_the_server_send_its_answers(asking: bytes) -> None:
+    assert asks_for_answers(BATCH + asking, 0)
+    assert asks_for_answers(asking, 0)
+
+
+def test_what_does_not() -> None:
+    assert not asks_for_answers(BATCH * 3, 0)
+    assert not asks_for_answers(SYNC_MESSAGE + BATCH, len(SYNC_MESSAGE))
+    assert not asks_for_answers(b"", 0)

@@ -243,6 +243,7 @@ class Prepared:
         for statement in evicted:
             self._closing[statement] = batch, self._known.pop(statement)
             self._seen.pop(statement, None)
+            self._old.discard(statement)
         return evicted
 
     # -- receiving; what is said of another batch than the last that a statement went out with changes nothing ---------
@@ -291,3 +292,4 @@ class Prepared:
             if known in (0, _UNKNOWN):
                 del self._known[statement]
                 self._seen.pop(statement, None)
+                self._old.discard(statement)
