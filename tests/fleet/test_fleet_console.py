@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,7 +63,7 @@ async def values(console: asyncpg.Connection, key: str) -> set[str]:
 
 async def test_each_show_is_the_sum_of_what_is_there(start_fleet: StartFleet) -> None:
     count = 3
-    fleet = await start_fleet(**{**PLAIN, "workers": count}, default_pool_size=20)
+    fleet = await start_fleet(**{**PLAIN, "workers": count}, default_pool_size=20, max_client_conn=50)
     admins = await consoles(fleet)
     sessions = [await fleet.connect() for _ in range(3 * count)]
     for number, session in enumerate(sessions):
@@ -86,7 +87,7 @@ async def test_each_show_is_the_sum_of_what_is_there(start_fleet: StartFleet) ->
         assert len(servers) == backends and sum(row["state"] == "active" for row in servers) == leased
         lists = {row["list"]: row["items"] for row in await admin.fetch("SHOW LISTS")}
         assert (lists["used_clients"], lists["used_servers"]) == (len(sessions) + count, backends)
-        assert (lists["databases"], lists["pools"]) == (2, 2)
+        assert (lists["databases"], lists["pools"], lists["free_clients"]) == (2, 2, 50 - len(sessions))
         (database,) = [row for row in await admin.fetch("SHOW DATABASES") if row["name"] == DATABASE]
         assert database["current_client_connections"] == len(sessions)
         assert database["current_connections"] == backends
@@ -337,3 +338,24 @@ def test_signals_reach_all(site: Site) -> None:
         assert fleet.stop() == 0
         assert sum("default_pool_size: 4 -> 5" in line for line in fleet.log) == 1
         assert sum("got SIGHUP" in line for line in fleet.log) == 1
+
+
+def test_the_log_has_statistics_of_the_fleet_as_a_whole(site: Site) -> None:
+    with fleet_process(site, **PLAIN, stats_period=1) as fleet:
+        with fleet.connect() as one, fleet.connect() as other:
+            until_blocking(
+                lambda: _query(one, other) and any(not line.startswith("0 xacts/s") for _, line in _stats(fleet.said))
+            )
+        assert fleet.stop() == 0
+        assert {pid for pid, _ in _stats(fleet.said)} == {fleet.process.pid}
+
+
+def _query(*sessions: psycopg.Connection[Any]) -> bool:
+    for session in sessions:
+        session.execute("SELECT 1")
+    return True
+
+
+def _stats(said: str) -> list[tuple[int, str]]:
+    """Who has logged what."""
+    return [(int(pid), line) for pid, line in re.findall(r"\[(\d+)\] LOG stats: (.*)", said)]
