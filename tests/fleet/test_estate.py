@@ -15,6 +15,7 @@ from pgtrunk_gateway.fleet.estate import inherit, leave
 from pgtrunk_gateway.fleet.inventory import Inventory
 from pgtrunk_gateway.fleet.outgoing import Outgoing
 from pgtrunk_gateway.fleet.passing import peer, receive, send
+from pgtrunk_gateway.fleet.steering import next_generation
 
 POOL = ("pool", "shop", "app")
 LIMITS: list[tuple[tuple[str, ...], Limit]] = [(POOL, Limit(3, 1, 0)), (("database", "shop"), Limit(4))]
@@ -73,6 +74,14 @@ def test_late_answers_meet_no_question_of_the_new_bank() -> None:
     numbers = {each.number for each in again if hasattr(each, "number")}
     assert numbers and not numbers & {each.number for each in asked}
     assert new.answer(next(each.number for each in asked), closing=True) == []
+
+
+def test_generations_that_are_told_apart() -> None:
+    leaving = [Outgoing(each, 2, {}) for each in (8, 9)]
+    assert next_generation(9, leaving) == 10
+    # 12 would be 8, and 13 be 9.
+    assert next_generation(11, leaving) == 14
+    assert next_generation(3, []) == 4
 
 
 # -- descriptors -------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from pgtrunk_gateway.fleet.beyond import Beyond, Way
 from pgtrunk_gateway.fleet.inventory import Inventory, places_of
 from pgtrunk_gateway.fleet.meeting import Meeting, point_of
 from pgtrunk_gateway.fleet.outgoing import Outgoing
-from pgtrunk_gateway.fleet.steering import LET_GO, MOST_ELDERS, elders_of
+from pgtrunk_gateway.fleet.steering import LET_GO, MOST_ELDERS, elders_of, next_generation
 from pgtrunk_gateway.fleet.succession import Succession
 from pgtrunk_gateway.stopping import Patience
 
@@ -64,6 +64,11 @@ class Changeover:
             self._committed.set_result({})
         else:
             fleet.teller.wait()
+
+    @property
+    def generation(self) -> int:
+        """The fleet's own number: behind that before it, and so that ids tell it from all that are leaving."""
+        return 0 if self._heritage is None else next_generation(self._heritage.inventory.generation, self._leaving)
 
     @property
     def teller(self) -> Teller:
@@ -152,6 +157,11 @@ class Changeover:
         self.beyond.join(Way.OLDER, heritage.bus)
         fleet.sockets.own()
         fleet.stopping.others = heritage.gone
+
+    def hurry(self, patience: Patience) -> None:
+        """This fleet ends, and so do those before it."""
+        if self._heritage is not None and self._heritage.serves:
+            self._heritage.hurry(patience)
 
     # -- being taken over ----------------------------------------------------------------------------------------------
 
@@ -245,6 +255,9 @@ class Changeover:
         if not self._fleet.closed:
             log.error("the gateway that has taken over has gone: ending when no transaction runs")
             self._fleet.stopping.ask(Patience.TRANSACTIONS)
+
+    def hurried(self, patience: Patience) -> None:
+        self._fleet.stopping.ask(patience)
 
     async def follow(self, verb: str, database: str | None) -> None:
         await self._fleet.operations.follow(verb, database)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.fleet.bus import Answer
     from pgtrunk_gateway.fleet.frames import Body
     from pgtrunk_gateway.fleet.teller import Customer, Teller
+    from pgtrunk_gateway.stopping import Patience
 
 __all__ = ["Heritage"]
 
@@ -123,6 +124,10 @@ class Heritage:
     def act(self, verb: str, database: str | None) -> None:
         """Its sessions are to know what is done here."""
         self.bus.tell("act", {"verb": verb, "database": database})
+
+    def hurry(self, patience: Patience) -> None:
+        """It is to end, too, and as soon."""
+        self.bus.tell("hurry", {"patience": int(patience)})
 
     async def gone(self) -> None:
         """Returns when it has ended."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pgtrunk.quic.caretaker import Caretaker
+from pgtrunk.quic.connection_id import GENERATIONS
 from pgtrunk.quic.elders import MOST_ELDERS, Elder, Elders
 from pgtrunk.quic.steering import Place
 from pgtrunk_gateway.fleet.forwarding import ElderOutlets, Inlet, Outlets
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.fleet.bus import Bus
     from pgtrunk_gateway.fleet.outgoing import Outgoing
 
-__all__ = ["LET_GO", "MOST_ELDERS", "Caretaking", "WorkerSockets", "elders_of"]
+__all__ = ["LET_GO", "MOST_ELDERS", "Caretaking", "WorkerSockets", "elders_of", "next_generation"]
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +131,15 @@ class _Care:
         self._caretaker.close()
         if self._inlet is not None:
             self._inlet.close()
+
+
+def next_generation(last: int, leaving: Sequence[Outgoing]) -> int:
+    """The number of the fleet behind ``last``: connection ids tell it from all of those that are leaving."""
+    taken = {each.generation % GENERATIONS for each in leaving}
+    number = last + 1
+    while number % GENERATIONS in taken:
+        number += 1
+    return number
 
 
 def elders_of(leaving: Sequence[Outgoing]) -> Elders | None:

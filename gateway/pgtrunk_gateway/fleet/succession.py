@@ -4,6 +4,7 @@ clients have left. The other side is :mod:`~pgtrunk_gateway.fleet.heritage`.
     inventory (asked)  the descriptors have come before; which is what, and the secrets
     retire (asked)     nothing more is accepted here, and nobody reads datagrams any more: the next one does
     serve (asked)      the next one serves: its bank decides from now on, and what listens is its own alone
+    hurry              it is told to end, and so is this one
     act                what its administrators do (PAUSE, ...), for the sessions that are still here
     says, died         to the next one: what workers say about places, and that one has gone
     whisper, inquire (asked)  the answers
@@ -23,6 +24,7 @@ from pgtrunk_gateway.errors import GatewayError
 from pgtrunk_gateway.fleet import passing
 from pgtrunk_gateway.fleet.bus import Bus
 from pgtrunk_gateway.fleet.meeting import check_peer
+from pgtrunk_gateway.stopping import Patience
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.fleet.bus import Answer
@@ -70,6 +72,9 @@ class Estate(Protocol):
 
     def deserted(self) -> None:
         """It has gone, while sessions are still here."""
+
+    def hurried(self, patience: Patience) -> None:
+        """It ends, and so does this one, within that patience."""
 
     async def follow(self, verb: str, database: str | None) -> None:
         """Does what its administrators have done."""
@@ -157,6 +162,7 @@ class _Visit:
         bus.on("retire", lambda _: self._retire())
         bus.on("serve", lambda _: self._serve())
         bus.on("act", lambda body: self._follow(body))
+        bus.on("hurry", lambda body: self._estate.hurried(Patience(body["patience"])))
         bus.on("whisper", lambda body: self._estate.teller.whisper(body["number"], body["kind"], body["body"]))
         bus.on("inquire", self._inquire)
         await asyncio.get_running_loop().create_unix_connection(lambda: bus, sock=sock)

@@ -86,7 +86,6 @@ class Supervisor:
         self.loaded = loaded
         """What is in force."""
         self.count = count
-        self.generation = 0 if heritage is None else heritage.inventory.generation + 1
         self.quiet = quiet
         self.verbose = verbose
         self.secrets = (
@@ -106,6 +105,7 @@ class Supervisor:
         self.parts += [self.operations, self.teller]
         self._heritage = heritage
         self.changeover = Changeover(self, heritage)
+        self.generation = self.changeover.generation
         self.hub = Hub(lambda: self.workers, self.changeover.beyond)
         if heritage is not None:
             self.operations.inherit(heritage.standing)
@@ -280,6 +280,7 @@ class Supervisor:
         if self._sockets is not None:
             self._sockets.close_tcp()
             self._sockets.offer_name()
+        self.changeover.hurry(self.stopping.patience)
 
     async def close(self) -> None:
         """Ends all workers at once, and leaves nothing behind."""
