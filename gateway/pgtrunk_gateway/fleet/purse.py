@@ -51,6 +51,8 @@ class Purse:
         """The shares of an account."""
         self._asked: dict[int, tuple[Name, float]] = {}
         """What the bank has asked for, and has not got."""
+        self._restless: dict[Share, None] = {}
+        """Those in which sessions wait, or did a moment ago."""
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._loop = asyncio.get_running_loop()
@@ -175,18 +177,23 @@ class Purse:
 
     # -- what is idle --------------------------------------------------------------------------------------------------
 
-    def look_soon(self) -> None:
+    def look_soon(self, share: Share | None = None) -> None:
+        if share is not None:
+            self._restless[share] = None
         if self._timer is None and not self._closed:
             self._timer = self._loop.call_later(_LOOK, self._look)
 
     def _look(self) -> None:
         self._timer = None
-        for share in list(self.shares.values()):
+        restless, self._restless = self._restless, {}
+        for share in restless:
             share.look()
+            if share.waits:
+                self._restless[share] = None
         for number in list(self._asked):
             if number in self._asked:
                 self._look_for(number)
-        if self._asked or any(share.waits for share in self.shares.values()):
+        if self._asked or self._restless:
             self.look_soon()
 
     def _look_for(self, number: int) -> bool:

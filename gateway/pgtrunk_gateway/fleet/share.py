@@ -39,8 +39,8 @@ class Branch(Protocol):
     def tell(self, kind: str, body: Body) -> None:
         """Says something to the supervisor."""
 
-    def look_soon(self) -> None:
-        """:meth:`Share.look` is to be called in a moment."""
+    def look_soon(self, share: Share) -> None:
+        """:meth:`Share.look` of ``share`` is to be called in a moment."""
 
     def gives_way(self, share: Share, oldest: float, born: float) -> bool:
         """Whether a free backend is what the bank has asked for."""
@@ -107,7 +107,7 @@ class Share:
         if grows or level.pressing > told.pressing or level.own > told.own:
             self._tell()
         elif level != told:
-            self._branch.look_soon()
+            self._branch.look_soon(self)
 
     def look(self) -> None:
         """Tells what has changed. Time makes a wait pressing, and who waits may have left without a word."""
@@ -130,7 +130,7 @@ class Share:
         limits = [(name, (limit.size, limit.reserve, limit.minimum)) for name, limit in self.limits]
         self._branch.tell("want", {"limits": limits, "level": asdict(level), "seen": self.seen})
         if level.count:
-            self._branch.look_soon()
+            self._branch.look_soon(self)
 
     # -- what it has ---------------------------------------------------------------------------------------------------
 

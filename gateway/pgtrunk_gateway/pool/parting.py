@@ -24,7 +24,7 @@ __all__ = ["EXIT", "HangUp", "Parting"]
 
 log = logging.getLogger(__name__)
 
-EXIT: Final = 0.1
+EXIT: Final = 0.25
 """Seconds that a Postgres process has to end behind a cancel, or behind the end of its connection."""
 _PATIENCE: Final = 5.0
 """Seconds for Postgres to hang up."""
