@@ -285,3 +285,30 @@ NOBODY = float("inf")
 )
 def test_who_gives_way(own_oldest: float, others: list[tuple[float, int]], gives: bool) -> None:
     assert gives_way(own_oldest, others) == gives
+
+
+@pytest.mark.parametrize(
+    ("limits", "values", "late", "short"),
+    [
+        ({}, {"waiting": 3}, 0, 0),
+        ({"reserve": 2}, {"waiting": 3, "overdue": 2}, 2, 0),
+        ({"reserve": 2}, {"waiting": 3, "overdue": 3, "connecting": 2}, 1, 0),
+        ({"reserve": 2, "reserve_timeout": 0.0}, {"waiting": 3, "overdue": 3}, 0, 0),
+        ({"size": 2, "reserve": 2}, {"waiting": 9, "overdue": 5, "busy": 2}, 2, 0),
+        ({"minimum": 5}, {"waiting": 2}, 0, 3),
+        ({"minimum": 5}, {}, 0, 5),
+        ({"minimum": 5}, {"waiting": 9}, 0, 0),
+        ({"minimum": 5}, {"waiting": 2, "admits": 1}, 0, 0),
+        ({"minimum": 5}, {"waiting": 1, "admits": 3}, 0, 2),
+    ],
+)
+def test_whom_connections_are_for(limits: dict[str, Any], values: dict[str, Any], late: int, short: int) -> None:
+    (connect,) = [each for each in decide(situation(limits, **values)) if isinstance(each, Connect)]
+    assert (connect.late, connect.short) == (late, short)
+
+
+@pytest.mark.parametrize(("floor", "closed"), [(None, [1]), (0, [1, 2, 3]), (1, [1, 2]), (3, [])])
+def test_a_part_of_the_minimum_is_what_is_kept_where_others_keep_the_rest(floor: int | None, closed: list[int]) -> None:
+    backends = [idle(number, since=NOW - 100) for number in (1, 2, 3)]
+    decisions = decide(situation({"minimum": 2, "idle_timeout": 50.0}, idle=backends, shared_floor=floor))
+    assert ids(decisions, Close) == closed
