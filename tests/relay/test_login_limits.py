@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 
 from helpers.lobby import USERS, Lobby
+from helpers.transports import FakeTransport
 from helpers.waiting import until
 from pgtrunk.wire import backend as server
 from pgtrunk.wire.framing import messages
+from pgtrunk.wire.startup import CancelRequest
 from pgtrunk_gateway.config.settings import Config, DatabaseConfig
 from pgtrunk_gateway.errors import BackendRefused, GatewayError
 from pgtrunk_gateway.pool.databases import DatabaseState
+from pgtrunk_gateway.relay.session import Session
 from pgtrunk_gateway.session.state import State
 
 
@@ -89,4 +92,24 @@ async def test_a_paused_database_takes_new_sessions() -> None:
     lobby.context.databases["shop"] = DatabaseState(paused=True)
     await lobby.startup()
     assert lobby.session.state is State.IDLE
+    await lobby.end()
+
+
+async def test_who_has_hung_up_before_his_address_was_known_does_not_pass_for_a_unix_socket() -> None:
+    # A reset takes a TCP connection's peer name away, but not what was sent before it: a cancel, say.
+    lobby = Lobby()
+    await lobby.end()
+    gone = Session(lobby.context, "tcp")
+    gone.connection_made(FakeTransport(peername=None))
+    assert gone.state is State.CLOSED
+    gone.data_received(CancelRequest(77, b"abcd").encode())
+    await lobby.settle()
+    assert lobby.cancels.served == []
+    gone.connection_lost(None)
+    local = Session(lobby.context, "unix")
+    local.connection_made(FakeTransport(peername=""))
+    local.data_received(CancelRequest(77, b"abcd").encode())
+    await lobby.settle()
+    assert lobby.cancels.served == [CancelRequest(77, b"abcd")]
+    local.connection_lost(None)
     await lobby.end()

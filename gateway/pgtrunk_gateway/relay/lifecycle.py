@@ -192,6 +192,11 @@ class Lifecycle(Pausing):
             self.address = peername[0]
             self.peer = readable(peername)
         self.context.session_begins(self)
+        if self.address is None and self.front == "tcp":
+            # Reset already, so nobody knows any more whose it was. What came before can be read all the same, and would
+            # pass for a unix socket's, where nothing is limited.
+            self.vanished()
+            return
         if self.context.suspended:
             # Not at once: some transports begin to read when this method has returned.
             self._loop.call_soon(self._suspend_if_still)
