@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 import socket
 from typing import TYPE_CHECKING, cast
 
@@ -16,6 +18,8 @@ from pgtrunk_gateway.fronts.handed import HandedFront, Receiver
 from pgtrunk_gateway.fronts.tcp import tcp_tuner
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pgtrunk_gateway.config import Loaded
     from pgtrunk_gateway.relay.session import Session
 
@@ -77,6 +81,20 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
     return client, accepted
 
 
+@contextlib.contextmanager
+def no_more_descriptors(*, but: int = 0) -> Iterator[None]:
+    """This process may open no more files than it has, and ``but`` so many."""
+    taken = [os.dup(0) for _ in range(but + 1)]
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1], before[1]))
+    for descriptor in taken:
+        os.close(descriptor)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 async def test_each_front_serves_its_own() -> None:
     worker = Worker()
     loop = asyncio.get_running_loop()
@@ -117,6 +135,40 @@ async def test_who_has_hung_up_already_is_no_fault() -> None:
     worker.hand.give(Handed("tcp", accepted))
     await until(lambda: worker.taken == 1)
     await worker.close()
+
+
+async def test_what_may_not_be_opened_any_more_is_told_as_taken() -> None:
+    worker = Worker()
+    client, accepted = tcp_pair()
+    with no_more_descriptors():
+        worker.hand.give(Handed("tcp", accepted))
+        # Or it would be on its way for ever, and after some of them the supervisor would give this worker no more.
+        await until(lambda: worker.taken == 1)
+    client.settimeout(20)
+    assert await asyncio.to_thread(client.recv, 1) == b""
+    client.close()
+    assert worker.made == []
+    client, accepted = tcp_pair()
+    worker.hand.give(Handed("tcp", accepted))
+    await until(lambda: worker.taken == 2 and len(worker.made) == 1)
+    client.close()
+    await worker.close()
+
+
+async def test_what_cannot_be_taken_back_is_lost_and_the_rest_is_not() -> None:
+    worker = Worker()
+    await worker.receiver.close()
+    clients = []
+    for _ in range(2):
+        client, ours = socket.socketpair()
+        clients.append(client)
+        worker.hand.give(Handed("unix", ours))
+    with no_more_descriptors(but=1):
+        (handed,) = worker.hand.take_back()
+    handed.sock.close()
+    for client in clients:
+        client.close()
+    worker.hand.close()
 
 
 async def test_what_comes_too_late_or_for_nobody_is_closed() -> None:

@@ -12,7 +12,7 @@ import socket
 import sys
 from typing import Final, NamedTuple
 
-__all__ = ["Hand", "Handed", "take"]
+__all__ = ["Hand", "Handed", "Lost", "take"]
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +22,10 @@ _DESCRIPTOR: Final = 4
 """Octets of a descriptor: a C int."""
 _FULL: Final = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS})
 """Errors that mean: not now. The last is a limit on descriptors that nobody has taken yet, as many as may be open."""
+
+
+class Lost(Exception):
+    """A connection has arrived, but not its descriptor: this process may not open any more, and so it was closed."""
 
 
 class Handed(NamedTuple):
@@ -59,9 +63,15 @@ class Hand:
     def take_back(self) -> list[Handed]:
         """All that was not taken; the worker must be gone."""
         left: list[Handed] = []
-        while (handed := take(self._taking)) is not None:
+        while True:
+            try:
+                handed = take(self._taking)
+            except Lost as error:
+                log.warning("%s", error)
+                continue
+            if handed is None:
+                return left
             left.append(handed)
-        return left
 
     def close(self) -> None:
         """What is still on its way is closed with it."""
@@ -70,17 +80,17 @@ class Hand:
 
 
 def take(channel: socket.socket) -> Handed | None:
-    """The next one, or None where none waits. Raises EOFError where the supervisor has gone."""
-    while True:
-        try:
-            # Not recv_fds, which lets no flags pass: children would inherit what it gets.
-            name, ancillary, _, _ = channel.recvmsg(_NAME, socket.CMSG_SPACE(_DESCRIPTOR), socket.MSG_CMSG_CLOEXEC)
-        except (BlockingIOError, InterruptedError):
-            return None
-        if not name:
-            raise EOFError
-        for _, _, data in ancillary:
-            if len(data) >= _DESCRIPTOR:
-                return Handed(name.decode(), socket.socket(fileno=int.from_bytes(data[:_DESCRIPTOR], sys.byteorder)))
-        # The kernel drops it where this process may not open any more.
-        log.warning("a connection was lost: too many open files (ulimit -n)")
+    """The next one, or None where none waits. Raises :class:`Lost` instead of one that is lost, and EOFError where the
+    supervisor has gone."""
+    try:
+        # Not recv_fds, which lets no flags pass: children would inherit what it gets.
+        name, ancillary, _, _ = channel.recvmsg(_NAME, socket.CMSG_SPACE(_DESCRIPTOR), socket.MSG_CMSG_CLOEXEC)
+    except (BlockingIOError, InterruptedError):
+        return None
+    if not name:
+        raise EOFError
+    for _, _, data in ancillary:
+        if len(data) >= _DESCRIPTOR:
+            return Handed(name.decode(), socket.socket(fileno=int.from_bytes(data[:_DESCRIPTOR], sys.byteorder)))
+    # The kernel drops it where this process may not open any more.
+    raise Lost("a connection was lost: too many open files (ulimit -n)")

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from pgtrunk_gateway.fleet.hand import take
+from pgtrunk_gateway.fleet.hand import Lost, take
 
 if TYPE_CHECKING:
     import socket
@@ -74,7 +74,7 @@ class HandedFront:
 class Receiver:
     """Takes connections from the supervisor's channel, for the fronts by whose names they come. To be closed.
 
-    ``taken`` is called for each, when its session is among the others, or there is none.
+    ``taken`` is called for each, when its session is among the others, or there is none; for one that is lost, too.
     """
 
     def __init__(self, channel: socket.socket, fronts: Sequence[Front], taken: Callable[[], None]) -> None:
@@ -90,6 +90,11 @@ class Receiver:
         for _ in range(_BURST):
             try:
                 handed = take(self._channel)
+            except Lost as error:
+                log.warning("%s", error)
+                # Or it would count as on its way for ever.
+                self._taken()
+                continue
             except (EOFError, ConnectionError):
                 # The supervisor has gone; the bus says so too.
                 self._loop.remove_reader(self._channel.fileno())
