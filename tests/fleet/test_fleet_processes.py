@@ -34,15 +34,13 @@ def loop(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
 
 def test_from_start_to_end(site: Site, loop: dict[str, str]) -> None:
     place = site.place()
-    with fleet_process(
-        site, place=place, environment=loop, workers=3, pidfile=place / "pid", logfile=place / "log"
-    ) as fleet:
+    with fleet_process(site, place=place, environment=loop, pidfile=place / "pid", logfile=place / "log") as fleet:
         port = fleet.port()
         fleet.until_logged("process up: pgtrunk-gateway ")
         assert (place / "pid").read_text() == f"{fleet.process.pid}\n"
         assert files(place) == {"pid", "pid.takeover", "log", f".s.PGSQL.{port}"}
         workers = fleet.workers
-        assert len(workers) == 3
+        assert len(workers) == 2
         for way in ("tcp", "unix"):
             with fleet.connect(way) as one, fleet.connect(way) as other:
                 for session in (one, other):
@@ -56,7 +54,7 @@ def test_from_start_to_end(site: Site, loop: dict[str, str]) -> None:
     # All of them write to both.
     assert sorted((place / "log").read_text().splitlines()) == sorted(fleet.said.splitlines())
     told = "\n".join(fleet.log)
-    assert ", workers: 3" in told
+    assert ", workers: 2" in told
     assert f"({'asyncio' if loop else 'uvloop'})" in told
     assert "closing because: client close request (age=" in told
     # Once, and not by each of them.
@@ -180,9 +178,9 @@ def test_a_service_manager_is_told_when_all_serve(site: Site) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(place / "notify"))
         manager.settimeout(30)
-        with fleet_process(site, environment={"NOTIFY_SOCKET": str(place / "notify")}, workers=3) as fleet:
+        with fleet_process(site, environment={"NOTIFY_SOCKET": str(place / "notify")}) as fleet:
             assert manager.recv(100) == b"READY=1"
-            assert len(fleet.workers) == 3
+            assert len(fleet.workers) == 2
             fleet.until_logged("process up")
             fleet.send(signal.SIGHUP)
             assert manager.recv(100).startswith(b"RELOADING=1\n")
