@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from helpers.site import Site
 
 LOGIN: dict[str, Any] = {"user": USER, "password": PASSWORD, "database": DATABASE, "timeout": 20}
+STARTS = 100.0
+"""Seconds in which a gateway must serve."""
 PLACES = 6
 """Backends that Postgres may see."""
 
@@ -64,6 +66,8 @@ class Line:
 
     def started(self, workers: int, *arguments: str) -> FleetProcess:
         fleet = self.start(workers, *arguments)
+        # Under load it may take as long as all of its workers need to start on a core or two.
+        until_blocking(lambda: "process up: pgtrunk-gateway " in fleet.said or fleet.process.poll() is not None, STARTS)
         fleet.until_logged("process up: pgtrunk-gateway ")
         return fleet
 

@@ -1,9 +1,9 @@
 """Online restart: what a supervisor does with its own parts when it takes over from another, and another from it.
 
 Taking over: workers start as always, up to where they would read datagrams. When the last of them is there, the old
-fleet retires: it accepts and reads nothing any more. What comes meanwhile waits in the kernel. Then the UDP groups get
-their new size, the workers read, and when all serve, what listens is ours. Before that moment nothing has changed for
-anybody, and a fault leaves the old fleet as it was.
+fleet retires: it reads no datagrams any more. What comes meanwhile waits in the kernel. Then the UDP groups get their
+new size, the workers read, and when all serve, what listens is ours; until then the old fleet accepts. Before that
+moment nothing has changed for anybody, and a fault leaves the old fleet as it was.
 """
 
 from __future__ import annotations
@@ -210,9 +210,6 @@ class Changeover:
 
     async def retire(self) -> Body:
         fleet = self._fleet
-        for front in ("tcp", "unix"):
-            fleet.acceptor.stop(front)
-        await self._passed()
         self.retired = True
         await fleet.caretaking.let_all_go()
         answers = await fleet.hub.ask_all("retire", timeout=_RETIRES)
@@ -226,8 +223,12 @@ class Changeover:
                 begin |= {each: [fleet.generation, index] for each in answer["begin"]}
         return {"begin": begin}
 
-    async def _passed(self) -> None:
+    async def _leave(self) -> None:
         """What was accepted here is served here: its worker must have it before it looks whether it has anybody."""
+        await self._passed()
+        self._fleet.stopping.ask(Patience.CLIENTS)
+
+    async def _passed(self) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _PASSES
         while True:
@@ -240,16 +241,19 @@ class Changeover:
         self.retired = False
         if fleet.stopping.begun:
             return
+        # The other one may have given the group another size.
+        fleet.sockets.settle()
         await fleet.hub.ask_all("unretire", timeout=_RETIRES)
-        fleet.listen()
 
     def succeeded(self, bus: Bus, pid: int) -> None:
         fleet = self._fleet
         self.beyond.join(Way.NEWER, bus)
+        for front in ("tcp", "unix"):
+            fleet.acceptor.stop(front)
         fleet.sockets.disown()
         self.moved(pid)
         log.info("online restart: pid %d serves; going on here until all clients have left", pid)
-        fleet.stopping.ask(Patience.CLIENTS)
+        self._task = asyncio.get_running_loop().create_task(self._leave(), name="online restart")
 
     def deserted(self) -> None:
         if not self._fleet.closed:

@@ -101,7 +101,7 @@ class Heritage:
     # -- the steps -----------------------------------------------------------------------------------------------------
 
     async def retire(self) -> dict[str, list[int]]:
-        """Nobody else accepts or reads from now on -> the ids of connections that have just begun there, with
+        """Nobody else reads datagrams from now on -> the ids of connections that have just begun there, with
         generation and worker. Raises a :class:`GatewayError`."""
         answer = await self.bus.ask("retire", timeout=_RETIRES)
         begin: dict[str, list[int]] = answer["begin"]

@@ -2,7 +2,7 @@
 clients have left. The other side is :mod:`~pgtrunk_gateway.fleet.heritage`.
 
     inventory (asked)  the descriptors have come before; which is what, and the secrets
-    retire (asked)     nothing more is accepted here, and nobody reads datagrams any more: the next one does
+    retire (asked)     nobody reads datagrams here any more: the next one does
     serve (asked)      the next one serves: its bank decides from now on, and what listens is its own alone
     hurry              it is told to end, and so is this one
     act                what its administrators do (PAUSE, ...), for the sessions that are still here
@@ -61,7 +61,7 @@ class Estate(Protocol):
         ...
 
     async def retire(self) -> Body:
-        """Accepts and reads nothing any more. Raises a :class:`GatewayError`, and then goes on."""
+        """Reads no datagrams any more. Raises a :class:`GatewayError`, and then goes on."""
         ...
 
     async def unretire(self) -> None:
