@@ -200,3 +200,34 @@ async def test_what_is_counted() -> None:
     for part in (run(), SYNC_MESSAGE, run() + SYNC_MESSAGE):
         client.send(part)
     assert pair.pool.stats.received - before == 2 * len(run() + SYNC_MESSAGE)
+
+
+@pytest.mark.parametrize("split", [whole, pieces(1), pieces(7)])
+async def test_who_is_pinned_prepares_as_all_do(split: object) -> None:
+    """With a Sync of the gateway's in the place of Flush; what fails is skipped up to the client's own."""
+    pair = Migrating(backends=1, split=split)  # type: ignore[arg-type]
+    client = pair.connect()
+    client.send(query(b"listen news"))
+    assert client.session.backend is not None
+    assert client.send(PREPARE)[-1] == f"RowDescription n:{FIRST}"
+    assert client.send(SYNC_MESSAGE) == [READY]
+    error = 'ErrorResponse ERROR 42601 syntax error at or near "selec"'
+    assert client.send(parse(b"t", b"selec") + describe_statement(b"t") + FLUSH_MESSAGE) == [error]
+    assert client.send(parse(b"t", b"select 1") + run() + FLUSH_MESSAGE) == []
+    assert client.send(bind(b"", b"s", [b"1" * 100_000]) + run() + SYNC_MESSAGE) == [READY]
+    assert f"DataRow {FIRST}" in client.send(run() + SYNC_MESSAGE)
+    assert client.send(bind(b"", b"t") + SYNC_MESSAGE)[0].startswith("ErrorResponse ERROR 26000")
+
+
+async def test_who_is_pinned_is_asked_again() -> None:
+    pair = Migrating(backends=1)
+    client = pair.connect()
+    client.send(query(b"listen news"))
+    client.send(parse(b"s", SELECT) + SYNC_MESSAGE)
+    pair.migrate(SECOND)
+    assert client.send(parse(b"t", SELECT) + describe_statement(b"t") + FLUSH_MESSAGE) == [
+        "ParseComplete",
+        "ParameterDescription []",
+        f"RowDescription n:{SECOND}",
+    ]
+    assert client.send(SYNC_MESSAGE + run(b"t") + SYNC_MESSAGE)[2] == f"DataRow {SECOND}"

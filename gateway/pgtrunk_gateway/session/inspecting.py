@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.session.sql.traces import Traces
     from pgtrunk_gateway.session.statements import Catalogue
 
-__all__ = ["CHANGED", "Inspecting"]
+__all__ = ["CHANGED", "Inspecting", "Postponed"]
 
 _COLLECTED: Final = 64 << 10
 """Octets of what is to be held that are collected."""
@@ -61,10 +61,18 @@ CHANGED: Final = _changed()
 """What the client gets for such a Bind."""
 
 
+class Postponed(Exception):
+    """The message is not sent yet. ``inspects``: something was sent ahead of it that has to be answered first."""
+
+    def __init__(self, *, inspects: bool) -> None:
+        super().__init__()
+        self.inspects = inspects
+
+
 class Inspecting(Commanding):
     """The inspections of one session."""
 
-    __slots__ = ("_inspected", "_postpone", "_postponed", "_refused", "_telling")
+    __slots__ = ("_inspected", "_looks", "_postpone", "_refused", "_telling")
 
     def __init__(self, catalogue: Catalogue, *, tracked: bool, stir: Callable[[Traces], None] | None = None) -> None:
         super().__init__(catalogue, tracked=tracked, stir=stir)
@@ -74,35 +82,34 @@ class Inspecting(Commanding):
         """What was looked at for the Bind that comes next."""
         self._refused = False
         """A Bind was, in the batch that is being sent: what comes behind it is skipped."""
+        self._looks = False
+        """There is any of these three."""
         self._postpone: Callable[[bytes, bool], None] | None = None
         """Told of what is not sent yet, and whether something was sent ahead that has to be answered first."""
-        self._postponed: bool | None = None
-        """The message that is being planned is not sent yet: the second of these."""
 
-    def _waits(self, name: bytes, statement: Statement, data: bytes, pos: int, end: int, replies: Replies) -> bool:
-        """Whether the Bind at ``pos`` of ``statement``, which clients were told the columns of, cannot go yet."""
+    def _look(self, name: bytes, statement: Statement, data: bytes, pos: int, end: int, replies: Replies) -> None:
+        """Sees to it that the Bind at ``pos`` gives what clients were told of ``statement``, or fails.
+
+        Raises :class:`Postponed`.
+        """
         seen, inspected = replies.seen(statement), self._inspected
         self._inspected = None
         if type(statement) is not Statement or seen is statement.told or name in self._telling or self._refused:
-            return False
+            return
         if not self._is_told(name, statement) or _is_described(data, pos, end):
             if name and seen is None:
                 # To know it the next time.
                 self._inspect(statement, data, pos, replies)
-            return False
-        if inspected is statement:
+        elif inspected is statement:
             self._refuse_bind(name, statement, data, pos, replies)
-            return False
-        if self._postpone is None:
-            return False
-        if len(data) - pos < _COLLECTED and not asks_for_answers(data, pos):
-            self._postponed = False
-        else:
+        elif self._postpone is not None:
+            if len(data) - pos < _COLLECTED and not asks_for_answers(data, pos):
+                raise Postponed(inspects=False)
             self._inspect(statement, data, pos, replies)
             self._cut(data, pos, client.FLUSH_MESSAGE)
             self._inspected = statement
-            self._postponed = True
-        return True
+            self._looks = True
+            raise Postponed(inspects=True)
 
     def _inspect(self, statement: Statement, data: bytes, pos: int, replies: Replies) -> None:
         """Has the backend say what it makes of ``statement`` now, ahead of the message at ``pos``."""
@@ -117,7 +124,7 @@ class Inspecting(Commanding):
         self._cut(data, pos, client.describe_statement(statement.name))
 
     def _refuse_bind(self, name: bytes, statement: Statement, data: bytes, pos: int, replies: Replies) -> None:
-        self._refused = True
+        self._refused = self._looks = True
         self.catalogue.retire(len(name), statement)
         replies.unnamed = None
         self._plain = False
@@ -128,7 +135,7 @@ class Inspecting(Commanding):
     def batch_ends(self) -> None:
         super().batch_ends()
         self._inspected = None
-        self._refused = False
+        self._refused = self._looks = False
         self._telling.clear()
 
     def fail_on(self, replies: Replies) -> bytes:
@@ -151,6 +158,7 @@ class Inspecting(Commanding):
             self.described &= self.statements.keys()
         self._plain = False
         self._telling.add(name)
+        self._looks = True
         return owed.Describing(name, statement, replies.batch)
 
     def _is_outdated(self, statement: Statement, replies: Replies) -> bool:

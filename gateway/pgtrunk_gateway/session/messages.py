@@ -58,7 +58,7 @@ class Messages(Inspecting):
         replies.batch += 1
         self.open = False
         self._plain = True
-        if self._unlikely or self._telling or self._refused or self._inspected is not None:
+        if self._unlikely or self._looks:
             self.batch_ends()
 
     def _parse(self, data: bytes, pos: int, end: int, replies: Replies) -> None:
@@ -115,8 +115,8 @@ class Messages(Inspecting):
         statement = self._known(name, data, pos, replies)
         if name is not None:
             if statement is not None:
-                if statement.told is not None and self._waits(name, statement, data, pos, end, replies):
-                    return
+                if statement.told is not None:
+                    self._look(name, statement, data, pos, end, replies)
                 if name:
                     self.stats.bind_count += 1
                 if traces := self._leaves(statement):

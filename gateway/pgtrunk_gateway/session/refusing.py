@@ -69,7 +69,9 @@ class Refusing(Noting):
         """
         asker = self.asker
         assert asker is not None
-        for statement in asker.retire():
+        asker.retire()
+        for statement in asker.relied_on(b""):
+            # What a name means now may be there, and stale as well, if another session had an error before this one.
             self.prepared.suspect(statement)
         queue = self.queue
         untouched = len(queue) == (1 if head is entries.BATCH else self.left)

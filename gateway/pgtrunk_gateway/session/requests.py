@@ -24,6 +24,7 @@ from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import frontend as client
 from pgtrunk.wire.framing import HEAD
 from pgtrunk_gateway.session import owed
+from pgtrunk_gateway.session.inspecting import Postponed
 from pgtrunk_gateway.session.messages import HANDLERS, Messages
 from pgtrunk_gateway.session.shapes import EXECUTION, OTHER, QUERY, describes
 from pgtrunk_gateway.session.skipping import batch_end
@@ -136,8 +137,8 @@ class Requests(Messages):
                 except (ProtocolViolation, LookupError) as error:
                     reason = str(error) if isinstance(error, ProtocolViolation) else f"invalid message {chr(kind)!r}"
                     raise BrokenRequest(reason, self._end(data, pos, replies)) from error
-                if self._postponed is not None:
-                    return self._end_here(data, pos, replies)
+                except Postponed as postponed:
+                    return self._end_here(data, pos, replies, inspects=postponed.inspects)
             pos = end
         if pos > size:
             self.unfinished += len(self._entries)
@@ -146,11 +147,9 @@ class Requests(Messages):
         self._remember(data if repeatable else b"", replies)
         return self._end(data, self._start if self.terminated else size, replies)
 
-    def _end_here(self, data: bytes, pos: int, replies: Replies) -> bytes:
+    def _end_here(self, data: bytes, pos: int, replies: Replies, *, inspects: bool) -> bytes:
         """The message at ``pos`` is not sent yet."""
-        inspects, self._postponed = self._postponed, None
         assert self._postpone is not None
-        assert inspects is not None
         self.unfinished = 0
         replies.last = b""
         out = self._end(data, pos, replies)
