@@ -27,6 +27,7 @@ CLIENT: Final = (
     ("pgtrunk.link", "pgtrunk.decisions", "pgtrunk.backoff", "pgtrunk.telemetry", "pgtrunk.address", "pgtrunk.dsn"),
     ("pgtrunk.allocation", "pgtrunk.refusal", "pgtrunk.waiter", "pgtrunk.connection"),
     ("pgtrunk.trunk",),
+    ("pgtrunk.pooled",),
     ("pgtrunk.asyncpg_adapter",),
     ("pgtrunk.manager",),
     ("pgtrunk.sidecar",),

@@ -3,7 +3,9 @@
 Each method reports one event and returns what is to be done about it, in order. A session goes to the first link with
 room, so that slots freed on earlier links are used again and flushes stay full; a further link is dialled only for
 those whom the open and the dialled ones cannot take; whoever is left waits, in order of arrival and without being
-overtaken. It knows no sockets, tasks or clocks: `now` (seconds of a monotonic clock), jitter and ids are arguments.
+overtaken. A link that the gateway has asked to be left counts no more, but until another is open for its sessions it
+stays as it is; then they may move, and the last one's end is its own. It knows no sockets, tasks or clocks: `now`
+(seconds of a monotonic clock), jitter and ids are arguments.
 """
 
 from __future__ import annotations
@@ -12,7 +14,20 @@ from dataclasses import dataclass, field
 from typing import Generic
 
 from pgtrunk.backoff import Backoff
-from pgtrunk.decisions import Decision, Dial, Full, HangUp, LinkGone, Refusal, Refuse, Shut, Unreachable, W, WakeAt
+from pgtrunk.decisions import (
+    Decision,
+    Dial,
+    Full,
+    HangUp,
+    LinkGone,
+    Refusal,
+    Refuse,
+    Shut,
+    Unreachable,
+    Vacate,
+    W,
+    WakeAt,
+)
 from pgtrunk.errors import CertificateError
 from pgtrunk.link import Link, Peer, Slot
 
@@ -66,6 +81,7 @@ class Allocation(Generic[W]):
         self._shut = False
         self._ids = 0
         self._expected = rules.streams_per_connection
+        self._replace_at = 0.0
 
     @property
     def waiting(self) -> int:
@@ -73,12 +89,14 @@ class Allocation(Generic[W]):
         return len(self._sessions)
 
     def __repr__(self) -> str:
-        ready = sum(link.is_ready for link in self.links.values())
-        connecting = f", {len(self.links) - ready} connecting" if len(self.links) > ready else ""
+        staying = self._staying()
+        ready = sum(link.is_ready for link in staying)
+        connecting = f", {len(staying) - ready} connecting" if len(staying) > ready else ""
+        leaving = f", {len(self.links) - len(staying)} leaving" if len(self.links) > len(staying) else ""
         sessions = sum(link.sessions for link in self.links.values())
         most = self.rules.connections * self.rules.streams_per_connection
         return (
-            f"[connections: {ready} ready{connecting}, of {self.rules.connections} | "
+            f"[connections: {ready} ready{connecting}{leaving}, of {self.rules.connections} | "
             f"streams: {sessions} in use, of {most} | {self.waiting} waiting]"
         )
 
@@ -137,13 +155,29 @@ class Allocation(Generic[W]):
         self._count_failure(cause, now, jitter)
         return self.decide(now)
 
+    def leave(self, number: int, now: float, delay: float) -> tuple[Decision[W], ...]:
+        """The gateway has asked for a ready connection to be left. If nobody needs another one sooner, it is dialled in
+        ``delay`` seconds, so that the clients of one gateway do not all come to the next at once."""
+        link = self.links.get(number)
+        if link is None or link.is_leaving:
+            return ()
+        link.is_leaving = True
+        self._replace_at = now + delay
+        return self.decide(now)
+
+    def may_leave(self, number: int) -> bool:
+        """Whether idle sessions of this link may end, to be opened anew: it is to be left, and there is another."""
+        link = self.links.get(number)
+        return link is not None and link.is_leaving and any(each.is_ready for each in self._staying())
+
     def lost(self, number: int, cause: BaseException, now: float, jitter: float) -> tuple[Decision[W], ...]:
         """A ready connection has ended. One without streams is no loss: that is how idle ones end."""
         link = self.links.pop(number, None)
         if link is None:
             return ()
-        # Several links lost at once are one failure, or the second would double the wait.
-        if not link.is_idle and self._outage is None:
+        # Several links lost at once are one failure, or the second would double the wait. One that was to be left is
+        # none.
+        if not link.is_idle and not link.is_leaving and self._outage is None:
             self._count_failure(cause, now, jitter, lived=now - link.since)
         return self.decide(now)
 
@@ -159,7 +193,8 @@ class Allocation(Generic[W]):
         """Hands free slots over and returns what else is to be done. Called without an event, it loses nothing."""
         self._serve_cancels()
         self._serve_sessions()
-        decisions: list[Decision[W]] = [*self._dials(now), *self._refusals(now), *self._hang_ups(now)]
+        hang_ups = self._hang_ups(now)
+        decisions: list[Decision[W]] = [*self._dials(now), *self._refusals(now), *hang_ups, *self._moves()]
         decisions.append(WakeAt(self._next_look(now)))
         return tuple(decisions)
 
@@ -187,19 +222,27 @@ class Allocation(Generic[W]):
 
     def _dials(self, now: float) -> list[Dial]:
         dials: list[Dial] = []
-        while self._needs_link() and self._may_dial(now):
+        while self._needs_link(now) and self._may_dial(now):
             self._ids += 1
-            ready = sum(link.is_ready for link in self.links.values())
+            ready = sum(link.is_ready for link in self._staying())
             self.links[self._ids] = Link(self._ids, self.rules.streams_per_connection, now)
             dials.append(Dial(self._ids, len(self._sessions), ready, self.failures))
         return dials
 
-    def _needs_link(self) -> bool:
+    def _staying(self) -> list[Link]:
+        return [link for link in self.links.values() if not link.is_leaving]
+
+    def _needs_link(self, now: float) -> bool:
         dialled = sum(not link.is_ready for link in self.links.values())
-        return not self._shut and len(self._sessions) > dialled * self._expected
+        wanted = len(self._sessions) > dialled * self._expected
+        return not self._shut and (wanted or (self._lacks_another() and now >= self._replace_at))
+
+    def _lacks_another(self) -> bool:
+        """Whether there are sessions that are to move, and nowhere to move to."""
+        return not self._staying() and any(link.sessions for link in self.links.values())
 
     def _may_dial(self, now: float) -> bool:
-        if len(self.links) >= self.rules.connections:
+        if len(self._staying()) >= self.rules.connections:
             return False
         if self._outage is not None and now - self._outage.retry_at >= self.rules.patience:
             # Nobody has tried for so long that what was known is out of date.
@@ -230,24 +273,34 @@ class Allocation(Generic[W]):
         """
         if self._shut:
             return True
-        if self._outage is None or self.links:
+        if self._outage is None or self._staying():
             return False
         return self._outage.is_final or not self._reached or now >= self._outage.since + self.rules.patience
 
     def _hang_ups(self, now: float) -> list[HangUp]:
-        idle = [link for link in self._spare() if now >= link.idle_since + self.rules.linger]
+        idle = [link for link in self.links.values() if link.is_leaving and link.is_idle]
+        idle += [link for link in self._spare() if now >= link.idle_since + self.rules.linger]
         for link in idle:
             del self.links[link.number]
         return [HangUp(link.number, now - link.idle_since) for link in idle]
 
+    def _moves(self) -> list[Vacate]:
+        due = [link for link in self.links.values() if not link.is_told and self.may_leave(link.number)]
+        for link in due:
+            link.is_told = True
+        return [Vacate(link.number) for link in due]
+
     def _spare(self) -> list[Link]:
         # While somebody waits, a link may be idle only because the gateway allows no streams on it yet.
-        return [] if self._sessions else [link for link in self.links.values() if link.is_idle]
+        return [] if self._sessions else [link for link in self._staying() if link.is_idle]
 
     def _next_look(self, now: float) -> float | None:
         times = [link.idle_since + self.rules.linger for link in self._spare()]
-        if self._outage is not None and now < self._outage.retry_at and self._needs_link():
-            times += [self._outage.retry_at, *([] if self.links else [self._outage.since + self.rules.patience])]
+        if self._lacks_another() and now < self._replace_at:
+            times.append(self._replace_at)
+        if self._outage is not None and now < self._outage.retry_at and self._needs_link(now):
+            times.append(self._outage.retry_at)
+            times += [] if self._staying() or not self._sessions else [self._outage.since + self.rules.patience]
         return min(times, default=None)
 
     # Book-keeping.
@@ -257,7 +310,7 @@ class Allocation(Generic[W]):
         return queue.pop(waiter.number, None) is not None
 
     def _count_failure(self, cause: BaseException, now: float, jitter: float, lived: float = 0.0) -> None:
-        ready = [link for link in self.links.values() if link.is_ready]
+        ready = [link for link in self._staying() if link.is_ready]
         stable = max([lived, *(now - link.since for link in ready)]) >= self.rules.stable
         self.failures = 1 if stable else self.failures + 1
         since = now if self._outage is None or ready else self._outage.since
@@ -270,7 +323,7 @@ class Allocation(Generic[W]):
             return Shut()
         if waiter.link is not None and self._is_orphan(waiter):
             return LinkGone()
-        ready = [link for link in self.links.values() if link.is_ready]
+        ready = [link for link in self._staying() if link.is_ready]
         return self._full(waiter, ready, now) if ready else self._unreachable(waiter, now)
 
     def _full(self, waiter: W, ready: list[Link], now: float) -> Full:
@@ -291,8 +344,7 @@ class Allocation(Generic[W]):
         return Unreachable(
             waited=now - waiter.since,
             failures=0 if outage is None else self.failures,
-            down=now
-            - (outage.since if outage is not None else min((x.since for x in self.links.values()), default=now)),
-            retry_in=None if outage is None or self.links else max(0.0, outage.retry_at - now),
+            down=now - (outage.since if outage is not None else min((x.since for x in self._staying()), default=now)),
+            retry_in=None if outage is None or self._staying() else max(0.0, outage.retry_at - now),
             cause=None if outage is None else outage.cause,
         )

@@ -17,6 +17,7 @@ import asyncpg
 
 from pgtrunk.dsn import check_session_arguments
 from pgtrunk.errors import LoginTimeout, UsageError
+from pgtrunk.pooled import PooledSessions
 from pgtrunk.refusal import Limit, seconds
 from pgtrunk.trunk import CANCEL_TIMEOUT
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pgtrunk.address import Address
-    from pgtrunk.trunk import Trunk
+    from pgtrunk.trunk import Opened, Trunk
 
 __all__ = ["AsyncpgAdapter", "keep_session"]
 
@@ -52,11 +53,17 @@ class AsyncpgAdapter:
         self._trunk = trunk
         self._acquire_timeout = acquire_timeout
         self._verified = verified
+        self._pooled = PooledSessions(trunk)
         # What asyncpg shows as the address of a connection: /pgtrunk/gw.example.net/.s.PGSQL.6432.
         self._place = {"host": f"/pgtrunk/{address.host}", "port": address.port}
 
     async def connect(self, dsn: str | None, arguments: dict[str, Any]) -> asyncpg.Connection:
         """Opens a session; see `StreamManager.connect`."""
+        return (await self._open(dsn, arguments))[0]
+
+    async def _open(
+        self, dsn: str | None, arguments: dict[str, Any]
+    ) -> tuple[asyncpg.Connection, Opened[asyncio.Protocol]]:
         self._check(dsn, arguments)
         timeout = arguments.pop("timeout", CONNECT_TIMEOUT)
         clock = asyncio.timeout(timeout)
@@ -71,12 +78,14 @@ class AsyncpgAdapter:
         }
         try:
             async with clock:
-                return await asyncpg.connect(dsn, **(arguments | forced))
+                connection = await asyncpg.connect(dsn, **(arguments | forced))
         except TimeoutError as exc:
             # An AcquireTimeout is a TimeoutError too; only our own clock's stands for the login.
             if not clock.expired():
                 raise
             raise LoginTimeout(f"the session was not ready within timeout={seconds(timeout)}: {loop.progress}") from exc
+        assert loop.session is not None
+        return connection, loop.session
 
     def create_pool(self, dsn: str | None, arguments: dict[str, Any]) -> asyncpg.Pool:
         """Makes a pool; see `StreamManager.create_pool`."""
@@ -86,11 +95,13 @@ class AsyncpgAdapter:
 
         async def connect(*args: Any, loop: object, **kwargs: Any) -> asyncpg.Connection:
             # Called by the pool with its own loop, which is ours.
-            return await self.connect(args[0] if args else None, kwargs)
+            connection, opened = await self._open(args[0] if args else None, kwargs)
+            self._pooled.add(connection, opened)
+            return connection
 
-        defaults: dict[str, Any] = {"reset": keep_session}
+        arguments = {"reset": keep_session} | arguments
         forced: dict[str, Any] = {"loop": self._trunk.loop, "connect": connect}
-        return asyncpg.create_pool(dsn, **(defaults | arguments | forced))
+        return asyncpg.create_pool(dsn, **(arguments | self._pooled.hooks(arguments) | forced))
 
     def _check(self, dsn: str | None, arguments: dict[str, Any]) -> None:
         self._trunk.check()
@@ -108,7 +119,8 @@ class StreamLoop:
         self._clock = clock
         self._timeout = timeout
         self._acquire_timeout = acquire_timeout
-        self._link: int | None = None
+        self.session: Opened[Any] | None = None
+        """The session's stream, once it is open."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
@@ -123,7 +135,7 @@ class StreamLoop:
     @property
     def progress(self) -> str:
         """How far the session got, for the message of a timeout."""
-        if self._link is None:
+        if self.session is None:
             return "no stream had been asked for yet (is password= a function that takes long?)"
         return "it had its stream, but the gateway did not end the login; perhaps it waits for a backend"
 
@@ -132,15 +144,15 @@ class StreamLoop:
     ) -> tuple[asyncio.Transport, P]:
         """The first call opens the session's stream, later ones a CancelRequest's."""
         self._trunk.check()
-        if self._link is not None:
-            return await self._open_cancel(factory, self._link)
+        if self.session is not None:
+            return await self._open_cancel(factory, self.session.link)
         deadline = self._clock.when()
         limit = self._stricter(deadline)
         # The wait for a stream has its own deadline and its own error, which would lose a race with this clock.
         self._set_clock(None)
         opened = await self._trunk.open_stream(factory, limit)
         self._set_clock(deadline)
-        self._link = opened.link
+        self.session = opened
         return opened.transport, opened.protocol
 
     async def create_connection(self, *_: object, **__: object) -> Any:

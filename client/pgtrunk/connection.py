@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from pgtrunk.address import Address
+    from pgtrunk.quic.control import Goaway
 
 __all__ = ["Connection", "Connector"]
 
@@ -21,6 +25,10 @@ class Connection(Protocol):
     """Called when the gateway allows more streams."""
     on_lost: Callable[[BaseException], None] | None
     """Called once when the connection ends by itself."""
+    on_leave: Callable[[Goaway], None] | None
+    """Called when the gateway asks for it to be left, perhaps more than once."""
+    leave: Goaway | None
+    """What it has said last of that, also before anybody listened."""
 
     @property
     def stream_credit(self) -> int:
@@ -41,4 +49,5 @@ class Connection(Protocol):
     async def wait_closed(self) -> None: ...
 
 
-Connector: TypeAlias = Callable[[], Coroutine[Any, Any, Connection]]
+Connector: TypeAlias = Callable[["Address | None"], Coroutine[Any, Any, Connection]]
+"""Opens a connection to the gateway; given an address, there, which a gateway has named."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Dial",
     "HangUp",
+    "Vacate",
     "Refuse",
     "WakeAt",
     "Decision",
@@ -125,6 +126,14 @@ class HangUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Vacate:
+    """The gateway has asked for this connection to be left, and another one is ready: sessions on it that are idle may
+    end, to be opened anew elsewhere. Decided once for each connection."""
+
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
 class Refuse(Generic[W]):
     """Tell a waiter that it gets no slot. It waits no longer."""
 
@@ -139,4 +148,4 @@ class WakeAt:
     when: float | None
 
 
-Decision: TypeAlias = Dial | HangUp | Refuse[W] | WakeAt
+Decision: TypeAlias = Dial | HangUp | Vacate | Refuse[W] | WakeAt

@@ -56,6 +56,10 @@ class Link:
     sessions: int = 0
     cancels: int = 0
     idle_since: float = 0.0
+    is_leaving: bool = False
+    """Whether the gateway has asked for it to be left (GOAWAY): it takes cancels, but no more sessions."""
+    is_told: bool = False
+    """Whether its sessions were told that they may move."""
     granted: set[Slot] = field(default_factory=set)
     opened: set[Slot] = field(default_factory=set)
 
@@ -75,12 +79,12 @@ class Link:
     @property
     def room(self) -> int:
         """How many more sessions fit; never negative."""
-        return max(0, min(self.cap - self.sessions, self.credit - self.reserve))
+        return 0 if self.is_leaving else max(0, min(self.cap - self.sessions, self.credit - self.reserve))
 
     @property
     def is_limited_by_gateway(self) -> bool:
         """Whether it is full because of the gateway's MAX_STREAMS, not of our own cap."""
-        return self.is_ready and self.room == 0 and self.sessions < self.cap
+        return self.is_ready and not self.is_leaving and self.room == 0 and self.sessions < self.cap
 
     def ready(self, peer: Peer, now: float) -> None:
         self.peer, self.since, self.idle_since = peer, now, now
@@ -117,4 +121,5 @@ class Link:
             return f"<Link {self.number} connecting>"
         cancels = f", {self.cancels} cancels" if self.cancels else ""
         limit = ", limited by the gateway" if self.is_limited_by_gateway else ""
-        return f"<Link {self.number} ready [{self.sessions} of {self.cap} streams{cancels}{limit}]>"
+        state = "leaving" if self.is_leaving else "ready"
+        return f"<Link {self.number} {state} [{self.sessions} of {self.cap} streams{cancels}{limit}]>"

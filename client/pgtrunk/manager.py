@@ -205,10 +205,14 @@ class StreamManager:
             )
         return self._adapter
 
-    async def _dial(self) -> Connection:
+    async def _dial(self, at: Address | None = None) -> Connection:
         from pgtrunk.quic.client import connect
 
-        return await connect(self._address.host, self._address.port, config=self._config, timeout=self._connect_timeout)
+        config, address = self._config, at or self._address
+        if config.server_name is None:
+            # A gateway that names another one does not say by what name to know it.
+            config = replace(config, server_name=self._address.host)
+        return await connect(address.host, address.port, config=config, timeout=self._connect_timeout)
 
 
 def _require_positive_int(**settings: object) -> None:

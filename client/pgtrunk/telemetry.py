@@ -21,6 +21,8 @@ class Counters:
     acquire_wait: float = 0.0
     acquire_wait_max: float = 0.0
     cancels_sent: int = 0
+    goaways: int = 0
+    sessions_moved: int = 0
 
     def acquired(self, waited: float) -> None:
         self.acquire_wait += waited
@@ -51,6 +53,8 @@ class TrunkStats:
     connections_connecting: int
     """QUIC connections whose handshake runs."""
     connections_ready: int
+    connections_leaving: int
+    """Connections that the gateway has asked to be left, and that still carry sessions; not among those ready."""
     connections_closing: int
     """Connections that were closed here and whose socket is not gone yet."""
     connections_max: int
@@ -80,4 +84,8 @@ class TrunkStats:
     acquire_wait_max: float
     """The longest of these waits that ended with a stream."""
     cancels_sent: int
+    goaways: int
+    """Connections that the gateway has asked to be left."""
+    sessions_moved: int
+    """Idle sessions of asyncpg pools that were ended for that, to be opened on another connection."""
     redundancy: RedundancyStats = RedundancyStats()

@@ -15,8 +15,9 @@ from itertools import count
 from random import random
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, assert_never
 
+from pgtrunk.address import Address
 from pgtrunk.allocation import Allocation, Rules
-from pgtrunk.decisions import Dial, HangUp, Refuse, WakeAt
+from pgtrunk.decisions import Dial, HangUp, Refuse, Vacate, WakeAt
 from pgtrunk.errors import SessionLost, TrunkClosed, TrunkError, UsageError
 from pgtrunk.refusal import Limit, error_for
 from pgtrunk.telemetry import Counters, TrunkStats
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pgtrunk.connection import Connection, Connector
     from pgtrunk.decisions import Decision
     from pgtrunk.link import Slot
+    from pgtrunk.quic.control import Goaway
 
 __all__ = ["CANCEL_TIMEOUT", "Opened", "Trunk"]
 
@@ -38,6 +40,10 @@ CLOSE_TIMEOUT = 3.0
 
 CANCEL_TIMEOUT = 10.0
 """Seconds that a CancelRequest may take, the wait for its stream included. asyncpg itself would wait for ever."""
+
+SPREAD = 0.5
+"""Seconds within which the clients of a gateway that sends them away come to the next one, at random; less where there
+is little time to leave."""
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -68,6 +74,9 @@ class Trunk:
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at: float | None = None
         self._closer: asyncio.Task[None] | None = None
+        self._elsewhere: Address | None = None
+        self.movers: list[Callable[[int], None]] = []
+        """Called with the number of a link whose idle sessions may move from now on, see `may_leave`."""
 
     def check(self) -> None:
         """Raises `UsageError` on another loop or after a fork, `TrunkClosed` once `close` was called."""
@@ -173,6 +182,10 @@ class Trunk:
             timer.cancel()
         self._release(slot)
 
+    def may_leave(self, link: int) -> bool:
+        """Whether the gateway has asked for this link to be left, and another one is ready."""
+        return self._closer is None and self._core.may_leave(link)
+
     def _release(self, slot: Slot) -> None:
         self._act(self._core.release(slot, self._loop.time()))
 
@@ -188,6 +201,9 @@ class Trunk:
                     self._dial(decision)
                 case HangUp():
                     self._hang_up(decision)
+                case Vacate(link):
+                    # In a turn of its own: what they do comes back here.
+                    self._loop.call_soon(self._vacate, link)
                 case Refuse(waiter, why):
                     waiter.refuse(error_for(why, waiter.limit, self.gateway))
                 case WakeAt(when):
@@ -214,7 +230,7 @@ class Trunk:
 
     def _dial(self, dial: Dial) -> None:
         logger.debug("%s: opening connection %d (%s)", self.gateway, dial.link, dial)
-        task = self._loop.create_task(self._connect(), name=f"pgtrunk dial {self.gateway} {dial.link}")
+        task = self._loop.create_task(self._connect(self._elsewhere), name=f"pgtrunk dial {self.gateway} {dial.link}")
         self._dials[dial.link] = task
         task.add_done_callback(partial(self._dialled, dial.link))
 
@@ -234,6 +250,7 @@ class Trunk:
     def _connected(self, link: int, connection: Connection) -> None:
         connection.on_credit = self._look_again
         connection.on_lost = partial(self._lost, link)
+        connection.on_leave = partial(self._leave, link)
         if not connection.is_alive:
             # It ended before anybody listened.
             self._failed(link, SessionLost(f"the connection to {self.gateway} was lost at once"))
@@ -242,11 +259,33 @@ class Trunk:
         self.counters.connections_opened += 1
         logger.info("%s: connection %d is open", self.gateway, link)
         self._act(self._core.connected(link, connection, self._loop.time()))
+        if connection.leave is not None:
+            self._leave(link, connection.leave)
+
+    def _leave(self, link: int, goaway: Goaway) -> None:
+        """The gateway asks for a connection to be left. Asked again, it is only the time that may have changed."""
+        known = self._core.links.get(link)
+        if known is None or known.is_leaving:
+            return
+        self.counters.goaways += 1
+        self._elsewhere = None if goaway.to is None else Address(*goaway.to)
+        within = "" if goaway.within is None else f" within {goaway.within:g} s"
+        where = "" if self._elsewhere is None else f" for {self._elsewhere}"
+        logger.info("%s: the gateway asks for connection %d to be left%s%s", self.gateway, link, within, where)
+        delay = random() * (SPREAD if goaway.within is None else min(SPREAD, goaway.within / 4))
+        self._act(self._core.leave(link, self._loop.time(), delay))
+
+    def _vacate(self, link: int) -> None:
+        if self.may_leave(link):
+            for mover in self.movers:
+                mover(link)
 
     def _failed(self, link: int, error: BaseException) -> None:
         if self.is_closing:
             return
         self.counters.connections_failed += 1
+        # Whoever named another address may have been wrong, or it is too late for that.
+        self._elsewhere = None
         logger.warning("%s: connection %d could not be opened: %s", self.gateway, link, error)
         self._act(self._core.failed(link, error, self._loop.time(), random()))
 
@@ -255,10 +294,13 @@ class Trunk:
         if self._connections.pop(link, None) is None:
             return
         known = self._core.links.get(link)
-        if known is None or known.is_idle:
+        if known is not None and known.is_leaving:
+            logger.info("%s: connection %d, which was to be left, has ended: %s", self.gateway, link, error)
+        elif known is None or known.is_idle:
             logger.debug("%s: connection %d, which was idle, has ended: %s", self.gateway, link, error)
         else:
             self.counters.connections_lost += 1
+            self._elsewhere = None
             logger.warning("%s: connection %d is lost: %s", self.gateway, link, error)
         self._act(self._core.lost(link, error, self._loop.time(), random()))
 
@@ -267,7 +309,7 @@ class Trunk:
         self._say_farewell(self._connections.pop(hang_up.link))
 
     def _say_farewell(self, connection: Connection) -> None:
-        connection.on_credit = connection.on_lost = None
+        connection.on_credit = connection.on_lost = connection.on_leave = None
         connection.close()
         task = self._loop.create_task(connection.wait_closed(), name=f"pgtrunk farewell {self.gateway}")
         self._farewells.add(task)
@@ -308,7 +350,8 @@ class Trunk:
         rules, counters = self._core.rules, self.counters
         return TrunkStats(
             connections_connecting=sum(not link.is_ready for link in links),
-            connections_ready=sum(link.is_ready for link in links),
+            connections_ready=sum(link.is_ready and not link.is_leaving for link in links),
+            connections_leaving=sum(link.is_leaving for link in links),
             connections_closing=len(self._farewells),
             connections_max=rules.connections,
             streams_in_use=sum(link.sessions for link in links),

@@ -260,7 +260,7 @@ async def test_a_connection_lost_before_anybody_listened_counts_as_failed() -> N
     async with fake_trunk(gateway, backoff=Backoff(base=0.01)) as (trunk, _):
         connect = gateway.connect
 
-        async def dead_on_arrival() -> object:
+        async def dead_on_arrival(_: object) -> object:
             connection = await connect()
             connection.lose()
             return connection
@@ -387,6 +387,7 @@ async def test_stats_count_what_happened() -> None:
         assert asdict(trunk.stats()) == {
             "connections_connecting": 0,
             "connections_ready": 2,
+            "connections_leaving": 0,
             "connections_closing": 0,
             "connections_max": 2,
             "streams_in_use": 4,
@@ -403,6 +404,8 @@ async def test_stats_count_what_happened() -> None:
             "acquire_wait": pytest.approx(0.0, abs=5.0),
             "acquire_wait_max": pytest.approx(0.0, abs=5.0),
             "cancels_sent": 0,
+            "goaways": 0,
+            "sessions_moved": 0,
             "redundancy": asdict(RedundancyStats()),
         }
         assert 0 < trunk.stats().acquire_wait_max <= trunk.stats().acquire_wait

@@ -8,9 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pgtrunk.errors import SessionLost
+
+if TYPE_CHECKING:
+    from pgtrunk.address import Address
+    from pgtrunk.quic.control import Goaway
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -97,6 +101,8 @@ class FakeConnection:
         self.gateway = gateway
         self.on_credit: Callable[[], None] | None = None
         self.on_lost: Callable[[BaseException], None] | None = None
+        self.on_leave: Callable[[Goaway], None] | None = None
+        self.leave: Goaway | None = None
         self.is_alive = True
         self.allowed = gateway.max_streams
         self.streams: list[PipeEnd] = []
@@ -129,6 +135,12 @@ class FakeConnection:
         self.allowed = streams
         if self.on_credit is not None:
             self.on_credit()
+
+    def send_away(self, goaway: Goaway) -> None:
+        """The gateway asks for the connection to be left."""
+        self.leave = goaway
+        if self.on_leave is not None:
+            self.on_leave(goaway)
 
     def lose(self, reason: str = "idle for 10 s") -> None:
         """The connection ends by itself."""
@@ -163,11 +175,14 @@ class FakeGateway:
         self.script: deque[BaseException | asyncio.Future[None] | None] = deque()
         self.connections: list[FakeConnection] = []
         self.dials = 0
+        self.dialled: list[Address | None] = []
+        """Where to: None is its own address."""
         self.lingers = False
         """Whether closed connections never report their end."""
 
-    async def connect(self) -> FakeConnection:
+    async def connect(self, at: Address | None = None) -> FakeConnection:
         self.dials += 1
+        self.dialled.append(at)
         step = self.script.popleft() if self.script else None
         if isinstance(step, BaseException):
             raise step

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
+from aioquic.quic.connection import stream_is_unidirectional
+
 from helpers.certificates import SERVER_AUTH, Identity, authority
 from pgtrunk.quic.config import ByteBudget, QuicLimits, quic_configuration
 from pgtrunk.quic.connection import Connection
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from aioquic.quic.configuration import QuicConfiguration
 
+    from pgtrunk.quic.stream import Stream
     from pgtrunk.quic.transport import StreamTransport
 
 
@@ -33,6 +36,11 @@ def identities() -> tuple[Identity, Identity]:
     """A CA, and a server certificate of it for this machine."""
     ca = authority()
     return ca, ca.issue("gateway", usage=(SERVER_AUTH,), names=("localhost", "127.0.0.1", "::1"))
+
+
+def sessions_of(quic: Connection) -> dict[int, Stream]:
+    """The streams of a connection, less those of control, which end with it."""
+    return {number: stream for number, stream in quic._streams.items() if not stream_is_unidirectional(number)}
 
 
 def trust(configuration: QuicConfiguration) -> None:

@@ -20,10 +20,10 @@ def test_transport_parameters_survive_the_correction() -> None:
     pair = Pair(server=QuicLimits(max_streams=77, idle_timeout=4.5)).connect()
     quic, limits = pair.client.driver.quic, pair.server.driver.quic.limits
     assert quic._remote_max_streams_bidi == 77
-    assert quic._remote_max_streams_uni == 0
+    assert quic._remote_max_streams_uni == 1
     assert quic._remote_max_idle_timeout == 4.5
     assert quic._remote_max_stream_data_bidi_remote == limits.initial_window
-    assert quic._remote_max_stream_data_uni == 0
+    assert quic._remote_max_stream_data_uni == limits.initial_window
     assert quic._remote_ack_delay_exponent == 3
     assert quic._remote_active_connection_id_limit == 8
 

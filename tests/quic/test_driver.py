@@ -9,7 +9,7 @@ from aioquic.quic.connection import QuicConnectionState
 from aioquic.quic.packet import QuicPacketType
 from aioquic.tls import Epoch
 
-from helpers.quic_pair import CLIENT_ADDR, SERVER_ADDR, Echo, Pair, Recorder
+from helpers.quic_pair import CLIENT_ADDR, SERVER_ADDR, Echo, Pair, Recorder, sessions_of
 from pgtrunk.errors import CertificateError, GatewayUnreachable, SessionLost
 from pgtrunk.quic.config import QuicLimits
 
@@ -118,15 +118,15 @@ def test_streams_opened_implicitly_are_announced_in_order(pair: Pair) -> None:
     assert second.data == b""
 
 
-def test_unidirectional_streams_are_refused(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a limit of none, which this client does not care for."""
+def test_unidirectional_streams_other_than_for_control_are_refused(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a limit of one, which this client does not care for."""
     quic: Any = pair.client.driver.quic
 
     def write_foreign(builder: Any, path: Any, now: float) -> None:
         monkeypatch.undo()
         builder.start_packet(QuicPacketType.ONE_RTT, quic._cryptos[Epoch.ONE_RTT])
         buf = builder.start_frame(0x0A, 10)
-        buf.push_uint_var(2)
+        buf.push_uint_var(6)
         buf.push_uint16(1 | 0x4000)
         buf.push_bytes(b"x")
 
@@ -189,7 +189,7 @@ def test_churn_leaves_nothing(pair: Pair) -> None:
     pair.run(1)
     for end in (pair.client, pair.server):
         quic = end.driver.quic
-        assert not (quic._streams or quic._ready or quic._indebted or quic._starved or quic.writable)
+        assert not (sessions_of(quic) or quic._ready or quic._indebted or quic._starved or quic.writable)
         assert not end.driver.streams
         assert quic.credit._widened == 0
     assert pair.client.driver.stream_credit >= 8
@@ -414,7 +414,8 @@ def test_garbage_harms_nobody(pair: Pair) -> None:
 def test_repr(pair: Pair) -> None:
     protocol = pair.open()
     assert repr(pair.client.driver) == "<ConnectionDriver 192.0.2.2:6432 open [1 streams]>"
-    assert repr(pair.client.driver.quic) == "<Connection client [1 streams, 0 bytes held]>"
+    # Those of control are streams of the connection, but not of its driver.
+    assert repr(pair.client.driver.quic) == "<Connection client [3 streams, 0 bytes held]>"
     pair.close()
     assert repr(pair.client.driver) == "<ConnectionDriver 192.0.2.2:6432 closed [0 streams]>"
     assert repr(Pair().client.driver) == "<ConnectionDriver None opening [0 streams]>"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from helpers.quic_pair import SERVER_ADDR, Pair, Recorder
+from helpers.quic_pair import SERVER_ADDR, Pair, Recorder, sessions_of
 from pgtrunk.quic.config import ByteBudget, QuicLimits
 
 
@@ -72,7 +72,7 @@ def test_all_bytes_once_and_in_order(seed: int) -> None:
         assert each.lost == [None]
     for end in (pair.client, pair.server):
         quic = end.driver.quic
-        assert not quic._streams
+        assert not sessions_of(quic)
         assert (end.driver.held_bytes, quic._loss.bytes_in_flight) == (0, 0)
         assert len(quic._loss.spaces[2].sent_packets) < 64
     assert budget.held == 0
@@ -103,7 +103,7 @@ def test_streams_reset_at_random_leave_nothing(seed: int) -> None:
     for each in [*near, *pair.server.accepted]:
         assert len(each.lost) == 1
     for end in (pair.client, pair.server):
-        assert not end.driver.quic._streams
+        assert not sessions_of(end.driver.quic)
         assert not end.driver.streams
         assert end.driver.held_bytes == 0
         assert end.driver.quic._loss.bytes_in_flight == 0

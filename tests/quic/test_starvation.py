@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from helpers.quic_pair import Echo, Pair, Recorder
+from helpers.quic_pair import Echo, Pair, Recorder, sessions_of
 from pgtrunk.quic.config import ByteBudget, QuicLimits
 
 
@@ -93,7 +93,7 @@ def test_windows_that_grew_cannot_starve_the_connection_either() -> None:
     for protocol in near:
         protocol.transport.write(bytes(500_000))
     pair.until(lambda: sum(len(each.data) for each in pair.server.accepted) == 10_000_000)
-    windows = [stream.window for stream in pair.server.driver.quic._streams.values()]
+    windows = [stream.window for stream in sessions_of(pair.server.driver.quic).values()]
     assert max(windows) > limits.initial_window
     for protocol in pair.server.accepted:
         protocol.transport.pause_reading()
@@ -148,7 +148,7 @@ def test_unread_bytes_are_given_back_however_a_stream_ends(end: str) -> None:
     assert budget.held == pair.server.driver.held_bytes == 0
     assert all(len(each.lost) == 1 for each in pair.server.accepted)
     if end != "lost":
-        assert not pair.server.driver.quic._streams
+        assert not sessions_of(pair.server.driver.quic)
         # Nothing was lost on the way: the connection's credit still covers a long upload.
         pair.open().transport.write(b"x")
         pair.run(0.1)
@@ -193,4 +193,4 @@ def test_data_after_our_stop_is_dropped_and_counted() -> None:
     pair.down.drop = lambda data: False
     pair.run(3.0)
     assert isinstance(near.lost[0], Exception)
-    assert not pair.client.driver.quic._streams
+    assert not sessions_of(pair.client.driver.quic)

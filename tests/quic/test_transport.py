@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from helpers.quic_pair import Echo, Pair, Recorder
+from helpers.quic_pair import Echo, Pair, Recorder, sessions_of
 from pgtrunk.errors import SessionLost
 from pgtrunk.quic.config import QuicLimits
 
@@ -33,7 +33,7 @@ def opened(pair: Pair, data: bytes = b"hello") -> tuple[Any, Any]:
 
 
 def streams_left(pair: Pair) -> tuple[int, int]:
-    return len(pair.client.driver.quic._streams), len(pair.server.driver.quic._streams)
+    return len(sessions_of(pair.client.driver.quic)), len(sessions_of(pair.server.driver.quic))
 
 
 def assert_nothing_left(pair: Pair) -> None:

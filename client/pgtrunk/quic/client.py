@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from aioquic.quic.configuration import QuicConfiguration
 
+    from .control import Goaway
     from .transport import StreamTransport
 
 __all__ = ["ClientConfig", "ClientConnection", "connect"]
@@ -147,12 +148,15 @@ class ClientConnection(asyncio.DatagramProtocol):
     """A QUIC connection to a gateway. ``connect`` makes them; streams are opened until it is closed or lost.
 
     ``on_credit()`` is called when the gateway allows more streams, ``on_lost(error)`` once when the connection ends by
-    itself. Both may be set at any time.
+    itself, ``on_leave(goaway)`` when the gateway asks for the connection to be left. All may be set at any time.
     """
 
     def __init__(self, configuration: QuicConfiguration, limits: QuicLimits, address: AddressInfo) -> None:
         self.on_credit: Callable[[], None] | None = None
         self.on_lost: Callable[[BaseException], None] | None = None
+        self.on_leave: Callable[[Goaway], None] | None = None
+        self.leave: Goaway | None = None
+        """What the gateway has said last of leaving the connection; None: it may stay."""
         self._family, self._kind, self._proto, _, self._address = address
         self._peer = show(self._address)
         # A connected socket needs no address, and BSDs refuse one; but Windows' event loop does not see that it is
@@ -179,6 +183,7 @@ class ClientConnection(asyncio.DatagramProtocol):
             on_lost=self._on_driver_lost,
             on_closed=self._on_driver_closed,
             on_credit=self._on_driver_credit,
+            on_goaway=self._on_driver_goaway,
         )
 
     def __repr__(self) -> str:
@@ -295,6 +300,11 @@ class ClientConnection(asyncio.DatagramProtocol):
     def _on_driver_credit(self, driver: ConnectionDriver) -> None:
         if self.on_credit is not None:
             self.on_credit()
+
+    def _on_driver_goaway(self, goaway: Goaway) -> None:
+        self.leave = goaway
+        if self.on_leave is not None:
+            self.on_leave(goaway)
 
     def _on_driver_lost(self, driver: ConnectionDriver, error: TrunkError | None) -> None:
         if not self._opened.done():

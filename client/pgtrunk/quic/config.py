@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.packet import QuicProtocolVersion
 
+from .control import CONTROL_ALPN
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -19,8 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ALPN", "CID_LENGTH", "ByteBudget", "QuicLimits", "quic_configuration"]
 
-ALPN = ("postgresql",)
-"""What a connection of plain protocol v3 streams calls itself."""
+ALPN = (CONTROL_ALPN, "postgresql")
+"""What a connection may call itself, what is preferred first. Both carry streams of plain protocol v3; on one of the
+first both ends also speak a control stream."""
 
 CID_LENGTH = 8
 """Octets of the connection ids that we issue; see connection_id.py."""

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from aioquic.quic import events
 from aioquic.quic.connection import QuicConnectionState
+from aioquic.quic.connection import stream_is_unidirectional as is_one_way
 
 from pgtrunk.errors import SessionLost
 
+from .control_stream import ControlStreams
 from .ending import show
 from .figures import Figures, read_figures
 from .hooks import nothing
@@ -74,6 +76,8 @@ class ConnectionDriver(Lifetime):
         self.on_cid_retired: Callable[[bytes], object] = hooks.get("on_cid_retired", nothing)
         self.on_lost: Callable[[ConnectionDriver, TrunkError | None], object] = hooks.get("on_lost", nothing)
         self.on_closed: Callable[[ConnectionDriver, TrunkError | None], object] = hooks.get("on_closed", nothing)
+        self.control = ControlStreams(self)
+        self.control.on_goaway = hooks.get("on_goaway", nothing)
         self._accept = accept
         self.extra = extra or {}
         self._flushing: list[StreamTransport] = []
@@ -227,6 +231,9 @@ class ConnectionDriver(Lifetime):
             self._lose(self._explain(quic._close_event))
 
     def _accepted(self, stream: Stream) -> None:
+        if is_one_way(stream.stream_id):
+            self.control.accept(stream)
+            return
         transport = self._attach(stream)
         if self._accept is None or self._is_lost:
             transport.set_protocol(asyncio.Protocol())
@@ -238,12 +245,15 @@ class ConnectionDriver(Lifetime):
         if isinstance(event, events.StreamReset):
             if event.stream_id in self.streams:
                 self.streams[event.stream_id].on_reset(event.error_code)
+            else:
+                self.control.on_reset(event.stream_id)
         elif isinstance(event, events.StopSendingReceived):
             if event.stream_id in self.streams:
                 self.streams[event.stream_id].on_stop_sending()
         elif isinstance(event, events.HandshakeCompleted):
             self._is_ready = True
             self._ping_interval = min(self.quic._idle_timeout() / 3, LONGEST_SILENCE)
+            self.control.begin()
             self.on_ready(self)
         elif isinstance(event, HandshakeConfirmed):
             self.on_confirmed(self)

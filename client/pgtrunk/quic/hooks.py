@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     from pgtrunk.errors import TrunkError
 
+    from .control import Goaway
     from .driver import ConnectionDriver
 
 __all__ = ["DriverHooks", "nothing"]
@@ -30,6 +31,8 @@ class DriverHooks(TypedDict, total=False):
     """A connection id by which the peer will not call us any more."""
     on_credit: Callable[[ConnectionDriver], object]
     """The peer lets us open more streams."""
+    on_goaway: Callable[[Goaway], object]
+    """The gateway asks us to move."""
     on_lost: Callable[[ConnectionDriver, TrunkError | None], object]
     """Once: no stream can be opened any more, and all get ``connection_lost``; None when this side closed it."""
     on_closed: Callable[[ConnectionDriver, TrunkError | None], object]

@@ -15,6 +15,7 @@ from aioquic.quic.rangeset import RangeSet
 from aioquic.quic.stream import FinalSizeError, QuicStream, QuicStreamReceiver, QuicStreamSender
 
 if TYPE_CHECKING:
+    from .control_stream import ControlStreams
     from .transport import StreamTransport
 
 __all__ = ["NEVER", "Receiver", "Sender", "Stream"]
@@ -255,16 +256,25 @@ class Receiver(QuicStreamReceiver):
 
 
 class Stream(QuicStream):
-    """Both halves, and what the layers above remember of a stream."""
+    """Both halves, and what the layers above remember of a stream. One that only one end may write to has a half that
+    was finished from the start."""
 
-    def __init__(self, stream_id: int, max_stream_data_local: int, max_stream_data_remote: int) -> None:
+    def __init__(
+        self,
+        stream_id: int,
+        max_stream_data_local: int,
+        max_stream_data_remote: int,
+        *,
+        readable: bool = True,
+        writable: bool = True,
+    ) -> None:
         self.is_blocked = False
         self.max_stream_data_local = max_stream_data_local
         self.max_stream_data_local_sent = max_stream_data_local
         self.max_stream_data_remote = max_stream_data_remote
         self.stream_id: int = stream_id
-        self.sender: Sender = Sender(stream_id, True)
-        self.receiver: Receiver = Receiver(stream_id, True)
+        self.sender: Sender = Sender(stream_id, writable)
+        self.receiver: Receiver = Receiver(stream_id, readable)
         self.header_size = 3 + size_uint_var(stream_id)
         """Octets of its STREAM frames before the data: type, id and a length of two; the offset comes on top."""
         self.window = max_stream_data_local
@@ -279,7 +289,7 @@ class Stream(QuicStream):
         """Unacknowledged bytes at which a paused writer is called back."""
         self.in_use = True
         """Whether a transport still has it. Its slot is not given to the peer before that ends."""
-        self.transport: StreamTransport | None = None
+        self.transport: StreamTransport | ControlStreams | None = None
 
     def __repr__(self) -> str:
         return f"<Stream {self.stream_id} [{len(self.sender)} unacknowledged, {self.unread} unread]>"

@@ -19,6 +19,7 @@ from aioquic.quic.packet import QuicErrorCode
 from aioquic.quic.stream import StreamFinishedError
 from aioquic.tls import Epoch
 
+from .control import CONTROL_ALPN
 from .flow import ConnectionCredit
 from .hooks import nothing
 from .keys import Keys
@@ -88,8 +89,11 @@ class StreamTable(QuicConnection):
     def _set_limits(self, limits: QuicLimits) -> None:
         self._local_max_stream_data_bidi_local = limits.initial_window
         self._local_max_stream_data_bidi_remote = limits.initial_window
-        self._local_max_stream_data_uni = 0
-        for limit, value in ((self._local_max_streams_bidi, limits.max_streams), (self._local_max_streams_uni, 0)):
+        # One unidirectional stream for control, where that is spoken; on top of all that sessions may have.
+        control = int(CONTROL_ALPN in (self.configuration.alpn_protocols or ()))
+        self._local_max_stream_data_uni = limits.initial_window * control
+        sessions = limits.max_streams
+        for limit, value in ((self._local_max_streams_bidi, sessions), (self._local_max_streams_uni, control)):
             limit.value = limit.sent = value
 
     def _initialize(self, peer_cid: bytes) -> None:
@@ -149,6 +153,15 @@ class StreamTable(QuicConnection):
         self._local_next_stream_id_bidi = stream_id + 4
         return stream
 
+    def open_control(self) -> Stream | None:
+        """Open the one unidirectional stream that an end has; None where the peer allows none."""
+        if not self._remote_max_streams_uni:
+            return None
+        stream_id = self._local_next_stream_id_uni
+        self._local_next_stream_id_uni = stream_id + 4
+        stream = self._streams[stream_id] = Stream(stream_id, 0, self._remote_max_stream_data_uni, readable=False)
+        return stream
+
     def _get_or_create_stream(self, frame_type: int, stream_id: int) -> Stream:
         stream = self._streams.get(stream_id)
         if stream is not None:
@@ -157,15 +170,19 @@ class StreamTable(QuicConnection):
             raise StreamFinishedError
         if is_by_client(stream_id) == self._is_client:
             raise QuicConnectionError(QuicErrorCode.STREAM_STATE_ERROR, frame_type, "Wrong stream initiator")
-        limit = self._local_max_streams_bidi
+        one_way = is_one_way(stream_id)
+        limit = self._local_max_streams_uni if one_way else self._local_max_streams_bidi
         count = stream_id // 4 + 1
-        if is_one_way(stream_id) or count > limit.value:
+        if count > limit.value:
             raise QuicConnectionError(QuicErrorCode.STREAM_LIMIT_ERROR, frame_type, "Too many streams open")
+        if one_way:
+            ours, theirs = self._local_max_stream_data_uni, 0
+        else:
+            ours, theirs = self._local_max_stream_data_bidi_remote, self._remote_max_stream_data_bidi_local
         # A stream opens all lower ones too (RFC 9000 section 2.1). Each is announced: one that never says anything
         # must still meet its login timeout.
         for each in range(limit.used * 4 + stream_id % 4, stream_id + 4, 4):
-            stream = Stream(each, self._local_max_stream_data_bidi_remote, self._remote_max_stream_data_bidi_local)
-            self._streams[each] = stream
+            stream = self._streams[each] = Stream(each, ours, theirs, writable=not one_way)
             self._events.append(stream)
         limit.used = count
         self._limits_pending = True
@@ -242,7 +259,7 @@ class StreamTable(QuicConnection):
         self._on_forget(stream)
         self.credit.forget(stream)
         stream.low_mark = NEVER
-        if is_by_client(stream.stream_id) != self._is_client:
+        if is_by_client(stream.stream_id) != self._is_client and not is_one_way(stream.stream_id):
             # The peer may open one more for each that is gone (RFC 9000 section 4.6).
             self._local_max_streams_bidi.value += 1
             self._limits_pending = True
