@@ -20,7 +20,8 @@ from pgtrunk import SessionLost, StreamManager
 from pgtrunk.wire.startup import CancelRequest
 from pgtrunk_gateway.config.load import load
 from pgtrunk_gateway.errors import ConfigError
-from pgtrunk_gateway.fleet import post
+from pgtrunk_gateway.fleet import heritage as heritage_module
+from pgtrunk_gateway.fleet import post, succession
 from pgtrunk_gateway.fleet.dues import POOL
 from pgtrunk_gateway.fleet.heritage import Heritage
 from pgtrunk_gateway.fleet.supervisor import Supervisor
@@ -224,6 +225,26 @@ async def test_one_that_goes_before_it_serves_leaves_the_old_one_as_it_was(start
         await over(fleet.supervisor)
 
 
+async def test_one_that_comes_to_a_halt_is_not_waited_for(
+    start_fleet: StartFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(succession, "_STARTS", 0.5)
+    monkeypatch.setattr(succession, "_SERVES", 0.5)
+    fleet = await start_fleet(workers=2)
+    async with session_over_quic(fleet) as streamed:
+        for goes_on in (False, True):
+            heritage = await Heritage.claim(load(fleet.ini))
+            assert heritage is not None
+            if goes_on:
+                await heritage.retire()
+            async with asyncio.timeout(20):
+                await heritage.gone()
+            for descriptor in heritage.inventory.descriptors:
+                os.close(descriptor)
+            await heritage.close()
+            assert await streamed.fetchval("SELECT 1") == 1
+
+
 async def test_one_whose_worker_cannot_start(start_fleet: StartFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = await start_fleet(workers=2)
     session = await fleet.connect()
@@ -235,6 +256,14 @@ async def test_one_whose_worker_cannot_start(start_fleet: StartFleet, monkeypatc
     assert await (await fleet.connect()).fetchval("SELECT 1") == 1
     async with session_over_quic(fleet) as streamed:
         assert await streamed.fetchval("SELECT 1") == 1
+
+
+async def test_one_of_a_version_that_speaks_otherwise(start_fleet: StartFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = await start_fleet(workers=1)
+    monkeypatch.setattr(heritage_module, "FORMAT", 2)
+    with pytest.raises(ConfigError, match="speaks format 1, and this version 2"):
+        await Heritage.claim(load(fleet.ini))
+    assert await (await fleet.connect()).fetchval("SELECT 1") == 1
 
 
 async def test_two_at_a_time(start_fleet: StartFleet) -> None:

@@ -172,6 +172,8 @@ class AddressEndpoint(asyncio.DatagramProtocol):
             transport.abort()
 
     async def listen(self) -> None:
+        if self._transport is not None:
+            return
         loop = asyncio.get_running_loop()
         await loop.create_datagram_endpoint(lambda: self, sock=self._sock)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pgtrunk_gateway.errors import ConfigError, GatewayError, WorkerLost
 from pgtrunk_gateway.fleet import passing
 from pgtrunk_gateway.fleet.bus import Bus
-from pgtrunk_gateway.fleet.inventory import PLACES, Inventory, places_of
+from pgtrunk_gateway.fleet.inventory import FORMAT, PLACES, Inventory, places_of
 from pgtrunk_gateway.fleet.meeting import meet, point_of
 from pgtrunk_gateway.fleet.teller import settle
 
@@ -80,6 +80,11 @@ class Heritage:
     async def _look_at(self, descriptors: list[int], loaded: Loaded) -> None:
         try:
             given = await self.bus.ask("inventory", timeout=_ANSWERS)
+            if given["format"] != FORMAT:
+                raise ConfigError(
+                    f"-R: the running gateway speaks format {given['format']}, and this version {FORMAT}: "
+                    "restart without -R"
+                )
             self.standing = given["standing"]
             self.inventory = Inventory.from_body(given).with_descriptors(descriptors)
         except BaseException as error:

@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.config.settings import Config
     from pgtrunk_gateway.fleet.frames import Body
 
-__all__ = ["PLACES", "Inventory", "places_of"]
+__all__ = ["FORMAT", "PLACES", "Inventory", "places_of"]
+
+FORMAT = 1
+"""Of all that two supervisors say to each other. They may be of two versions: what cannot be understood any more has
+another number, and is refused before anything has changed."""
 
 PLACES = ("listen_addr", "listen_port", "unix_socket_dir", "quic_enabled", "quic_listen_addr", "quic_listen_port")
 """Settings that say where a gateway listens. Both must have the same."""
@@ -76,6 +80,7 @@ class Inventory:
     def as_body(self) -> Body:
         """As it travels."""
         return {
+            "format": FORMAT,
             "generation": self.generation,
             "places": self.places,
             "quic_keys": [key.hex() for key in self.secrets.quic_keys],

@@ -37,6 +37,12 @@ __all__ = ["Estate", "Succession"]
 
 log = logging.getLogger(__name__)
 
+_HOLD_OFF: Final = 1.0
+"""Seconds for which nobody is accepted when too many files are open."""
+_STARTS: Final = 150.0
+"""Seconds in which one that has come must have started its workers: it gives them less."""
+_SERVES: Final = 30.0
+"""Seconds from then on in which it must serve. Nobody else reads datagrams meanwhile."""
 _ASKED: Final = frozenset({"clients", "enlist"})
 """What workers wait for an answer to."""
 _ANSWERS: Final = 60.0
@@ -89,13 +95,23 @@ class Succession:
         self._visit: _Visit | None = None
         self._visits: set[_Visit] = set()
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(meeting.sock.fileno(), self._accept)
+        self._timer: asyncio.TimerHandle | None = None
+        self._listen()
+
+    def _listen(self) -> None:
+        assert self._meeting is not None
+        self._loop.add_reader(self._meeting.sock.fileno(), self._accept)
 
     def _accept(self) -> None:
         assert self._meeting is not None
         try:
             sock, _ = self._meeting.sock.accept()
-        except OSError:
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError as error:
+            log.error("online restart: cannot accept: %s; trying again in %g s", error.strerror, _HOLD_OFF)
+            self._loop.remove_reader(self._meeting.sock.fileno())
+            self._timer = self._loop.call_later(_HOLD_OFF, self._listen)
             return
         sock.setblocking(False)
         visit = _Visit(self, self._estate)
@@ -117,6 +133,8 @@ class Succession:
     def stop(self) -> None:
         """Nobody else can come: the next one is where they have to go."""
         meeting, self._meeting = self._meeting, None
+        if self._timer is not None:
+            self._timer.cancel()
         if meeting is not None:
             self._loop.remove_reader(meeting.sock.fileno())
             meeting.close()
@@ -138,6 +156,7 @@ class _Visit:
         self._serves = False
         self._bus = Bus("the next supervisor", self._lost)
         self._task: asyncio.Task[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
 
     def begin(self, sock: socket.socket) -> None:
         self._task = asyncio.get_running_loop().create_task(self._begin(sock), name="online restart")
@@ -157,6 +176,7 @@ class _Visit:
             sock.close()
             self._succession.over(self)
             return
+        self._due(_STARTS)
         bus = self._bus
         bus.on("inventory", lambda _: _given(inventory, self._estate.standing))
         bus.on("retire", lambda _: self._retire())
@@ -170,15 +190,28 @@ class _Visit:
     async def _retire(self) -> Body:
         log.info("online restart: pid %d takes over", self._pid)
         self._retired = True
+        self._due(_SERVES)
         return await self._estate.retire()
 
     def _serve(self) -> Body:
         """At once: what workers say behind this comes behind what is said here."""
         self._serves = True
+        self._due(None)
         body = self._estate.teller.bequeath(self)
         self._succession.stop()
         self._estate.succeeded(self._bus, self._pid)
         return body
+
+    def _due(self, seconds: float | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = (
+            None if seconds is None else asyncio.get_running_loop().call_later(seconds, self._late, seconds)
+        )
+
+    def _late(self, seconds: float) -> None:
+        log.error("online restart: pid %d has not come further within %g s: it may not go on", self._pid, seconds)
+        self._bus.close()
 
     async def _follow(self, body: Body) -> None:
         await self._estate.follow(body["verb"], body["database"])
@@ -201,6 +234,7 @@ class _Visit:
     # -- the end
 
     def _lost(self) -> None:
+        self._due(None)
         self._succession.over(self)
         if self._serves:
             self._estate.deserted()
@@ -210,6 +244,7 @@ class _Visit:
 
     async def close(self) -> None:
         self._serves = self._retired = False
+        self._due(None)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
