@@ -122,6 +122,28 @@ async def test_a_fault_of_the_supervisors_own_costs_no_worker(
     assert fleet.spread() == [1, 2]
 
 
+async def test_a_worker_that_cannot_be_counted_in_is_replaced(
+    start_fleet: StartFleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(post, "_SHORTEST", 0.01)
+    fleet = await start_fleet(workers=2)
+    write, faults = fleet.supervisor.board.write, ["broken"]
+
+    def broken(index: int, field: Field, value: int) -> None:
+        if faults and field is Field.PID and value:
+            raise RuntimeError(faults.pop())
+        write(index, field, value)
+
+    monkeypatch.setattr(fleet.supervisor.board, "write", broken)
+    await fleet.kill(0)
+    await fleet.until_served()
+    assert "RuntimeError: broken" in caplog.text
+    assert fleet.supervisor.board.read(0, Field.RESTARTS) == 2
+    for _ in range(2):
+        assert await (await fleet.connect()).fetchval("SELECT 1") == 1
+    assert fleet.spread() == [1, 1]
+
+
 async def test_while_all_are_dead_who_connects_waits(start_fleet: StartFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(post, "_SHORTEST", 0.1)
     fleet = await start_fleet(workers=2)

@@ -12,10 +12,10 @@ import inspect
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from pgtrunk_gateway.errors import GatewayError, InternalError, WorkerLost
-from pgtrunk_gateway.fleet.frames import Body, Frames, encode
+from pgtrunk_gateway.fleet.frames import LONGEST, Body, Frames, encode
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Bus", "Handler", "as_body", "as_error"]
 
 log = logging.getLogger(__name__)
+
+_MOST_UNREAD: Final = 4 * LONGEST
+"""Octets that may wait for who does not read them: some long answers. Who is stuck must not cost all memory."""
 
 Answer: TypeAlias = Body | None
 """None is as good as {}."""
@@ -69,7 +72,9 @@ class Bus(asyncio.Protocol):
             async with asyncio.timeout(timeout):
                 return await answer
         except TimeoutError:
-            raise WorkerLost(f"{self.name} has not answered within {timeout:g} s", detail=f"Asked for: {kind}.") from None
+            raise WorkerLost(
+                f"{self.name} has not answered within {timeout:g} s", detail=f"Asked for: {kind}."
+            ) from None
         finally:
             del self._asked[number]
 
@@ -85,6 +90,12 @@ class Bus(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """Ends the connection at once: what has not been read is lost."""
+        self.close()
+        if self._transport is not None:
+            self._transport.abort()
+
     async def wait_closed(self) -> None:
         """Returns when the connection has ended, and nothing runs for it."""
         if self._transport is not None:
@@ -94,6 +105,9 @@ class Bus(asyncio.Protocol):
     def _write(self, frame: Body) -> None:
         assert self._transport is not None
         self._transport.write(encode(frame))
+        if self._transport.get_write_buffer_size() > _MOST_UNREAD and not self._transport.is_closing():
+            log.error("%s reads nothing: %d octets wait for it", self.name, self._transport.get_write_buffer_size())
+            self.abort()
 
     # -- the transport -------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ class Company:
         """Ends a worker that is not as the others are: the next one will be."""
         bus = self._buses.pop(index, None)
         if bus is not None:
-            bus.close()
+            bus.abort()
 
     def tell(self, kind: str, body: Body, only: Collection[int]) -> None:
         """Says something to these that has no answer."""

@@ -10,13 +10,13 @@ from typing import Any, Final, TypeAlias
 
 from pgtrunk_gateway.errors import InternalError
 
-__all__ = ["Body", "Frames", "encode"]
+__all__ = ["LONGEST", "Body", "Frames", "encode"]
 
 Body: TypeAlias = dict[str, Any]
 """What a frame says: numbers, texts, None, and lists and objects of these."""
 
 _HEAD: Final = 4
-_LONGEST: Final = 64 << 20
+LONGEST: Final = 64 << 20
 """Octets of a frame: SHOW CLIENTS of 100,000 sessions has some 20 MB."""
 
 
@@ -38,7 +38,7 @@ class Frames:
         frames: list[Body] = []
         while len(self._data) >= _HEAD:
             size = int.from_bytes(self._data[:_HEAD], "big")
-            if size > _LONGEST:
+            if size > LONGEST:
                 raise InternalError(f"a frame of {size} octets between processes of the fleet")
             end = _HEAD + size
             if len(self._data) < end:

@@ -176,10 +176,16 @@ class Post:
         return f"pid {process.pid} {_told(code, late=late)}"
 
     def _serves(self, bus: Bus, pid: int) -> None:
+        try:
+            self._house.serves(self.index, bus, pid)
+        except Exception:
+            # The supervisor's own fault, which must cost no more than this worker; nor may anybody wait for it.
+            log.exception("worker %d: unexpected", self.index)
+            bus.close()
+            return
         self._began = self._loop.time()
         if self._patience is not Patience.NONE:
             self._due(None)
-        self._house.serves(self.index, bus, pid)
         self._begun.set()
 
     def _failed(self, body: Body) -> None:
