@@ -26,7 +26,7 @@ from pgtrunk_gateway.fleet.supervisor import Supervisor, worker_count
 from pgtrunk_gateway.gateway import Gateway
 from pgtrunk_gateway.logs import LogOutput
 from pgtrunk_gateway.notify import Notifier
-from pgtrunk_gateway.privileges import assume
+from pgtrunk_gateway.privileges import assume, check_program
 from pgtrunk_gateway.reloading import OpenLog, log_remarks
 from pgtrunk_gateway.running import run
 from pgtrunk_gateway.signals import catch_signals, serve_until_stopped, unless_stopped
@@ -104,7 +104,9 @@ def _load(arguments: argparse.Namespace) -> Loaded:
         return loaded
     assume(user)
     # Again, with that user's eyes: what it cannot read is found now and not at the first reload.
-    return load(arguments.ini)
+    loaded = load(arguments.ini)
+    check_program(user)
+    return loaded
 
 
 def _logging(arguments: argparse.Namespace) -> OpenLog:

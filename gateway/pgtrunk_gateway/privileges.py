@@ -7,10 +7,11 @@ them again after a rotation, and to read certificates anew at a reload. Ports be
 from __future__ import annotations
 
 import os
+import sys
 
 from pgtrunk_gateway.errors import ConfigError
 
-__all__ = ["assume"]
+__all__ = ["assume", "check_program"]
 
 
 def assume(user: str) -> None:
@@ -31,3 +32,12 @@ def assume(user: str) -> None:
         os.setuid(entry.pw_uid)
     except OSError as error:
         raise ConfigError(f'user: cannot become "{user}": {error.strerror}; only root can') from error
+
+
+def check_program(user: str) -> None:
+    """Raises :class:`ConfigError` where ``user``, who this process is by now, may not run it: workers could not be
+    started, nor modules be found that are imported later."""
+    if sys.executable and not os.access(sys.executable, os.X_OK):
+        raise ConfigError(
+            f'user: "{user}" may not run {sys.executable}, by which the gateway runs: install it where all may read'
+        )

@@ -104,5 +104,21 @@ def test_only_root_can_become_somebody_else(tmp_path: Path) -> None:
     assert 'user: cannot become "root": Operation not permitted; only root can' in said
 
 
+def test_who_may_not_run_python_cannot_be_the_gateways_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As where Python is in root's home.
+    python = tmp_path / "python"
+    python.touch(mode=0o600)
+    monkeypatch.setattr(sys, "executable", str(python))
+    ini = tmp_path / "gateway.ini"
+    me = pwd.getpwuid(os.geteuid()).pw_name
+    ini.write_text(
+        f"[databases]\nshop = host=::1\n[pgtrunk]\nauth_type = trust\nlisten_addr = 127.0.0.1\nuser = {me}\n"
+    )
+    assert cli.main([str(ini)]) == 1
+    assert f'user: "{me}" may not run {python}' in capsys.readouterr().err
+
+
 def test_to_stay_who_one_is_needs_no_rights() -> None:
     privileges.assume(pwd.getpwuid(os.geteuid()).pw_name)
