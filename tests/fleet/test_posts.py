@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -126,9 +127,14 @@ def test_more_than_there_may_be(site: Site) -> None:
     assert "expected a whole number from 1 to 256, or auto" in refused(site, workers="many")
 
 
+def _runs_a_worker(pid: int) -> bool:
+    return b"pgtrunk_gateway.fleet.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 def test_an_end_while_it_starts_waits_for_no_worker(site: Site) -> None:
     with fleet_process(site, pidfile=site.place() / "pid") as fleet:
-        until_blocking(lambda: fleet.workers)
+        # Until it is a program of its own, the supervisor is stopped with it.
+        until_blocking(lambda: fleet.workers and _runs_a_worker(fleet.workers[0]))
         os.kill(fleet.workers[0], signal.SIGSTOP)
         # Means nothing yet.
         fleet.send(signal.SIGHUP)
