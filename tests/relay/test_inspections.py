@@ -127,12 +127,24 @@ async def test_the_backend_is_lost() -> None:
 async def test_a_cancel_meanwhile_is_for_this_request() -> None:
     pair, client, link = told()
     held(pair, client, run() + SYNC_MESSAGE)
+    # Postgres would forget one that comes between the inspection and what is held.
+    assert link.backend.is_setting
     pair.cancels.cancel(link.backend)
     pair.pump()
+    assert not link.backend.is_setting
     # It is not given back before the cancel has ended.
     assert f"DataRow {FIRST}" in client.read()
     assert link.backend not in pair.pool.free
     pair.finish_cancels()
+    pair.check_idle()
+
+
+async def test_a_cancel_is_for_what_runs_ahead_of_an_inspection() -> None:
+    pair, client, link = told()
+    held(pair, client, parse(b"", SELECT) + run(b"") + run() + SYNC_MESSAGE)
+    assert not link.backend.is_setting
+    pair.pump()
+    assert f"DataRow {FIRST}" in client.read()
     pair.check_idle()
 
 

@@ -85,7 +85,13 @@ class Backend(Recoverable):
     def is_setting(self) -> bool:
         """Whether it is at what the gateway sends for a session, and not at what the session asks."""
         queue = self.replies.queue
-        return bool(queue) and (isinstance(queue[0], (owed.Applying, owed.Asking)) or queue[0] in _AHEAD)
+        if not queue:
+            return False
+        head, last = queue[0], queue[-1]
+        if head.hidden and last.hidden and isinstance(last, owed.Describing):
+            # It looks at a statement before it sends what the session wants with it.
+            return True
+        return isinstance(head, (owed.Applying, owed.Asking)) or head in _AHEAD
 
     @property
     def pid(self) -> int:

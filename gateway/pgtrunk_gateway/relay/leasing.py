@@ -144,7 +144,7 @@ class Leasing(Lifecycle):
         if replies.moved and replies.status == IDLE:
             # From now on texts may mean something else; what has been parsed means what it did.
             replies.moved = False
-            self.requests.catalogue.moves += 1
+            self.requests.catalogue.move()
         again = replies.again
         hidden = replies.hidden_error
         if hidden is not None and backend.replies.others:

@@ -18,7 +18,7 @@ from pgtrunk.wire.framing import encode
 from pgtrunk_gateway.session.descriptions import Description
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Callable, Container, Iterator
 
     from pgtrunk_gateway.session.parameters import Profile
     from pgtrunk_gateway.session.sql.traces import Traces
@@ -89,6 +89,8 @@ class Catalogue:
         self._descriptions: WeakValueDictionary[bytes, Description] = WeakValueDictionary()
         self.moves = 0
         """How often something was altered or dropped: what was parsed before may mean something else by now."""
+        self.on_moved: Callable[[], None] | None = None
+        """Told when a session here has done so."""
         self._used: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -101,6 +103,12 @@ class Catalogue:
         if statement is None:
             statement = self._statements[key] = Statement(self.new_name(length), body, dialect)
         return statement
+
+    def move(self) -> None:
+        """A session has altered or dropped something."""
+        self.moves += 1
+        if self.on_moved is not None:
+            self.on_moved()
 
     def retire(self, length: int, statement: Statement) -> None:
         """Who has ``statement`` keeps it; who asks for its text from now on gets another, parsed anew everywhere."""
