@@ -142,7 +142,8 @@ class Served(Protocol):
 
 
 class _Obedience:
-    """Does what signals ask for, in their order."""
+    """Does what signals ask for, in their order; but what asks for the end waits for nothing that takes its time, as a
+    reload does of which a worker that is stuck knows nothing."""
 
     def __init__(self, gateway: Served, notifier: Notifier) -> None:
         self._gateway = gateway
@@ -151,22 +152,35 @@ class _Obedience:
         """Nobody waits for it, but somebody must hold it."""
 
     async def run(self, signals: asyncio.Queue[int]) -> None:
+        others: asyncio.Queue[int] = asyncio.Queue()
+        tasks = [asyncio.ensure_future(self._hear(signals, others)), asyncio.ensure_future(self._act(others))]
         try:
-            while True:
-                await self._obey(await signals.get())
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._stop_pausing()
 
-    async def _obey(self, signum: int) -> None:
-        match signum:
-            case signal.SIGHUP:
-                await self._reload()
-            case signal.SIGUSR1:
-                await self._pause()
-            case signal.SIGUSR2:
-                await self._resume()
-            case _:
+    async def _hear(self, signals: asyncio.Queue[int], others: asyncio.Queue[int]) -> None:
+        while True:
+            signum = await signals.get()
+            if signum in _STOPS:
                 self._stop(signum)
+            else:
+                others.put_nowait(signum)
+
+    async def _act(self, others: asyncio.Queue[int]) -> None:
+        while True:
+            match await others.get():
+                case signal.SIGHUP:
+                    await self._reload()
+                case signal.SIGUSR1:
+                    await self._pause()
+                case _:
+                    await self._resume()
 
     def _stop(self, signum: int) -> None:
         stopping, name = self._gateway.stopping, signal.Signals(signum).name

@@ -140,6 +140,21 @@ async def test_reload(gateway: Served, caplog: pytest.LogCaptureFixture) -> None
     assert gateway.operations.asked.count("reload") >= 1
 
 
+async def test_an_end_does_not_wait_for_a_reload(gateway: Served, caplog: pytest.LogCaptureFixture) -> None:
+    goes_on = asyncio.Event()
+    gateway.operations.reload = goes_on.wait  # type: ignore[method-assign, assignment]
+    os.kill(os.getpid(), signal.SIGHUP)
+    await until_logged(caplog, "got SIGHUP, re-reading config")
+    os.kill(os.getpid(), signal.SIGUSR2)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await until_logged(caplog, "got SIGTERM, shutting down")
+    assert gateway.stopping.begun
+    # What is no end waits for its turn.
+    assert "got SIGUSR2" not in caplog.text
+    goes_on.set()
+    await until_logged(caplog, "got SIGUSR2 while shutting down, ignoring")
+
+
 async def test_resume_means_nothing_to_a_gateway_that_stops(gateway: Served, caplog: pytest.LogCaptureFixture) -> None:
     gateway.stopping.ask(CLIENTS)
     os.kill(os.getpid(), signal.SIGUSR2)
