@@ -58,7 +58,7 @@ class Game:
         for branch in fleet.branches:
             self.furnish(branch)
         self.askers: list[NoteTaker] = []
-        self.replicating: list[asyncio.Task[Walsender]] = []
+        self.replicating: dict[asyncio.Task[Walsender], Pool] = {}
 
     def furnish(self, branch: Branch) -> None:
         self.pools[branch] = [
@@ -107,13 +107,14 @@ class Game:
             holder.backend.drop("client vanished")
 
     def replicate(self) -> None:
-        replicating = self.pool.replicate(Replication.LOGICAL, {"replication": "database"})
-        self.replicating.append(asyncio.get_running_loop().create_task(replicating))
+        pool = self.pool
+        replicating = pool.replicate(Replication.LOGICAL, {"replication": "database"})
+        self.replicating[asyncio.get_running_loop().create_task(replicating)] = pool
 
     def end_replication(self) -> None:
         if self.replicating:
-            task = self.random.choice(self.replicating)
-            self.replicating.remove(task)
+            task = self.random.choice(list(self.replicating))
+            del self.replicating[task]
             self.leave_replication(task)
 
     @staticmethod
@@ -168,6 +169,10 @@ class Game:
         old = self.pools[branch][at]
         old.shut(ShuttingDown(), gently=self.random.choice([False, True]))
         self.askers = [asker for asker in self.askers if asker.pool is not old]
+        # One that has not begun would begin with a pool that is closed.
+        for task in [task for task, pool in self.replicating.items() if pool is old]:
+            del self.replicating[task]
+            self.leave_replication(task)
         self.pools[branch][at] = branch.pool(self.server, old.key.database, old.key.user, **self.limits, **self.more)
 
     # -- what holds
@@ -201,7 +206,7 @@ class Game:
                 self.askers.remove(holder)
                 holder.give_back()
             for task in [task for task in self.replicating if task.done()]:
-                self.replicating.remove(task)
+                del self.replicating[task]
                 self.leave_replication(task)
             for _ in range(len(self.server.transports)):
                 self.hang_up()
