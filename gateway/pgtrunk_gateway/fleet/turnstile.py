@@ -52,7 +52,7 @@ class Turnstile:
         """One more client takes a place, of ``limit`` in the fleet -> whether there is one."""
         while not self.store:
             # An answer to who has asked before may be from before a place became free.
-            late = self._asking is not None
+            late = self._asking is not None and not self._asking.done()
             self._waiting += 1
             try:
                 full = await asyncio.shield(self._ask(limit, self._waiting))
@@ -77,7 +77,8 @@ class Turnstile:
             self._bus.tell("refund", {"count": count})
 
     def _ask(self, limit: int, wanted: int) -> asyncio.Task[bool]:
-        if self._asking is None:
+        # One that is answered, and nobody has been told yet, would be awaited again and again: that takes no turn.
+        if self._asking is None or self._asking.done():
             self._asking = self._loop.create_task(self._more(limit, wanted), name="places for clients")
             self._asking.add_done_callback(self._asked)
         return self._asking
@@ -87,7 +88,8 @@ class Turnstile:
         return bool(answer["full"])
 
     def _asked(self, task: asyncio.Task[bool]) -> None:
-        self._asking = None
+        if self._asking is task:
+            self._asking = None
         if not task.cancelled():
             # Nobody may have waited for it.
             task.exception()
