@@ -188,9 +188,9 @@ def _pooler(samples: Sequence[Sample], first: Sequence[Sample]) -> dict[str, Any
 def tables(found: dict[str, Any]) -> Iterator[Table]:
     """The same for a reader."""
     for name, each in found.items():
-        title = f"{name}; CPU in us per transaction; ratio: tps / those of {next(iter(each))}; workers in brackets"
+        title = f"{name}; us: CPU per transaction; ratio: tps / those of {next(iter(each))}; 16 cores: by the model"
         table = Table(title=title, title_justify="left", title_style="bold")
-        columns = ("pooler", "tps", "us", "Postgres", "load", "shares", "ratio", "16 cores")
+        columns = ("pooler", "tps", "us", "PG us", "shares", "ratio", "16 cores")
         for number, column in enumerate(columns):
             table.add_column(column, justify="right" if number else "left", no_wrap=True)
         for pooler, row in each.items():
@@ -200,9 +200,8 @@ def tables(found: dict[str, Any]) -> Iterator[Table]:
                 f"{row['tps']:,}",
                 f"{row['pooler_us']:.1f}",
                 f"{row['postgres_us']:.1f}",
-                f"{row['load_us']:.1f}",
                 " ".join(f"{share:.2f}" for share in row["shares"]),
                 f"[bold]{row['ratio']:.2f}[/]",
-                f"{largest['tps']:,} ({largest['workers']})",
+                f"{largest['tps']:,}",
             )
         yield table

@@ -142,7 +142,7 @@ def gateway(site: BenchSite, workers: int) -> Iterator[Pooler]:
     try:
         _await_start(process, place)
         pids = [process.pid] if workers == 1 else children(process.pid)
-        name = f"gateway, {workers} worker{'s' if workers > 1 else ''}"
+        name = f"{workers} worker{'s' if workers > 1 else ''}"
         yield Pooler(name, port, tuple(pids), () if workers == 1 else (process.pid,))
     finally:
         for signum in (signal.SIGQUIT, signal.SIGKILL):

@@ -75,7 +75,7 @@ def test_fleets_are_measured_by_their_processes(site: BenchSite) -> None:
         figures = fleet.run(plan, site, [pooler], lambda _: None)
     assert figures.keys() == {"tcp simple 2", "quic 2x2"}
     for each in figures.values():
-        [sample] = each["gateway, 2 workers"]
+        [sample] = each["2 workers"]
         assert sample.tps > 0 and sample.postgres_us > 0
         assert len(sample.shares) == 2
 
@@ -96,9 +96,9 @@ def test_what_fleets_cost_on_more_cores() -> None:
     assert found["by_cores"]["2"] == {"tps_with_load": 20_000, "tps": 22_222, "workers": 1}
     assert found["by_cores"]["16"] == {"tps_with_load": 160_000, "tps": 177_778, "workers": 5}
     one, two = (fleet.Sample(tps, 30.0, 0.0, 60.0, 10.0, (1.0,)) for tps in (1000.0, 950.0))
-    summed = fleet.summary({"tcp simple 8": {"gateway, 1 worker": [one], "gateway, 2 workers": [two]}}, 2)
-    assert summed["tcp simple 8"]["gateway, 2 workers"]["ratio"] == 0.95
-    assert summed["tcp simple 8"]["gateway, 1 worker"]["model"]["predicted_here"] == 20_000
+    summed = fleet.summary({"tcp simple 8": {"1 worker": [one], "2 workers": [two]}}, 2)
+    assert summed["tcp simple 8"]["2 workers"]["ratio"] == 0.95
+    assert summed["tcp simple 8"]["1 worker"]["model"]["predicted_here"] == 20_000
     assert len(list(fleet.tables(summed))) == 1
     assert (fleet.worker_counts(1), fleet.worker_counts(2), fleet.worker_counts(16)) == ((1, 2), (1, 2), (1, 2, 16))
 
