@@ -22,6 +22,7 @@ from pgtrunk_gateway.derive import KeyDeriver
 from pgtrunk_gateway.errors import ShuttingDown
 from pgtrunk_gateway.fleet.cancels import SiblingCancels
 from pgtrunk_gateway.fleet.deeds import Deeds
+from pgtrunk_gateway.fleet.moves import SiblingMoves
 from pgtrunk_gateway.fleet.orphans import Orphans
 from pgtrunk_gateway.fleet.purse import Purse
 from pgtrunk_gateway.fleet.standing import Standing
@@ -31,6 +32,7 @@ from pgtrunk_gateway.fronts.opening import open_fronts
 from pgtrunk_gateway.fronts.quic import QuicFront
 from pgtrunk_gateway.fronts.tcp import check_tuning, tcp_tuner
 from pgtrunk_gateway.leaving import until_left
+from pgtrunk_gateway.moving import Moving
 from pgtrunk_gateway.operations import GatewayOperations
 from pgtrunk_gateway.pool.lookups import Lookups
 from pgtrunk_gateway.pool.pools import Pools
@@ -113,8 +115,11 @@ class Gateway:
         if fleet is not None:
             self.context.counted = fleet.count_sessions
             SiblingCancels(fleet.member, self.cancels)
+            SiblingMoves(fleet.member, self.context.catalogue)
             self.context.tally.turnstile = Turnstile(fleet.member.bus)
             Orphans(fleet.member.bus, self._target, tune=self._tune)
+        self.moving = Moving(lambda: self.fronts)
+        self.context.has_moment = self.moving.has_moment
         self.stopping = Stopping(self)
         self.operations = GatewayOperations(self, open_log)
         self.console = Console(
@@ -200,6 +205,7 @@ class Gateway:
         """No new sessions; returns when the last one has ended, or after shutdown_timeout. One that is retired refuses
         nobody: its QUIC connections may have new sessions, until their clients close them; and at shutdown_timeout
         transactions have as much time again."""
+        self.moving.ask(self.config.shutdown_timeout)
         if self.retired:
             if await until_left(self):
                 log.info("client connections dropped, exiting")
@@ -211,8 +217,14 @@ class Gateway:
             log.info("client connections dropped, exiting")
 
     async def wait_for_transactions(self) -> None:
-        """No new sessions; those outside a transaction end now, the others at its end, or after shutdown_timeout."""
+        """No new sessions; those outside a transaction end now, or if their clients can move after a moment for that,
+        the others at its end, or after shutdown_timeout."""
+        self.moving.ask(self.config.shutdown_timeout)
         self._drain()
+        for session in list(self.context.sessions):
+            if not self.moving.has_moment(session.transport):
+                session.end_if_idle()
+        await self.moving.over()
         self.context.closing_idle = True
         for session in list(self.context.sessions):
             session.end_if_idle()

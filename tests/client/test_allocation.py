@@ -10,7 +10,7 @@ import pytest
 
 from pgtrunk.allocation import Allocation, Rules
 from pgtrunk.backoff import Backoff
-from pgtrunk.decisions import Dial, Full, HangUp, LinkGone, Refuse, Shut, Unreachable, WakeAt
+from pgtrunk.decisions import Dial, Full, HangUp, LinkGone, Refuse, Shut, Unreachable, Vacate, WakeAt
 from pgtrunk.errors import CertificateError, GatewayUnreachable, SessionLost
 
 if TYPE_CHECKING:
@@ -478,3 +478,110 @@ def test_repr_is_what_a_log_needs() -> None:
     it.ask()
     assert repr(it.core) == "[connections: 1 ready, 1 connecting, of 2 | streams: 2 in use, of 4 | 1 waiting]"
     assert repr(desk().core) == "[connections: 0 ready, of 2 | streams: 0 in use, of 4 | 0 waiting]"
+
+
+# Leaving.
+
+
+def kinds(decisions: tuple[Any, ...]) -> list[Any]:
+    return [decision for decision in decisions if not isinstance(decision, WakeAt)]
+
+
+def test_a_connection_that_is_to_be_left_is_replaced_before_its_sessions_move() -> None:
+    it = open_desk(connections=1)
+    slot = it.session()
+    assert it.core.leave(slot.link, it.now, 0.25) == (WakeAt(0.25),)
+    assert not it.core.may_leave(slot.link)
+    assert repr(it.core).startswith("[connections: 0 ready, 1 leaving, of 1")
+    it.now = 0.25
+    (dial,) = kinds(it.core.decide(it.now))
+    assert isinstance(dial, Dial)
+    assert (dial.waiting, dial.ready) == (0, 0)
+    assert kinds(it.connect(dial.link)) == [Vacate(slot.link)]
+    assert it.core.may_leave(slot.link)
+    assert not it.core.may_leave(dial.link)
+    assert kinds(it.core.decide(it.now)) == [], "told once"
+    assert it.session().link == dial.link
+    assert kinds(it.close(slot)) == [HangUp(slot.link, 0.0)], "at once"
+
+
+def test_whoever_waits_needs_another_connection_at_once() -> None:
+    it = open_desk(connections=1, streams=5)
+    slot = it.session()
+    it.core.leave(slot.link, it.now, 0.25)
+    waiter, decisions = it.ask()
+    (link,) = links(decisions)
+    it.connect(link)
+    assert waiter.slot is not None
+    assert waiter.slot.link == link
+
+
+def test_where_another_connection_is_open_none_is_dialled() -> None:
+    it = open_desk(connections=3, streams=1)
+    first = it.session()
+    _, decisions = it.ask()
+    it.connect(*links(decisions))
+    assert kinds(it.core.leave(first.link, it.now, 0.0)) == [Vacate(first.link)]
+
+
+def test_one_without_sessions_is_closed_and_not_replaced() -> None:
+    it = open_desk()
+    (link,) = it.core.links
+    assert it.core.leave(link, it.now, 0.0) == (HangUp(link, 0.0), WakeAt(None))
+    assert it.core.leave(link, it.now, 0.0) == ()
+
+
+def test_cancels_go_to_a_connection_that_is_left_and_sessions_do_not() -> None:
+    it = open_desk(connections=1, streams=5)
+    slot = it.session()
+    it.core.leave(slot.link, it.now, 9.0)
+    cancel, _ = it.ask(link=slot.link)
+    assert cancel.slot is not None
+    session, _ = it.ask()
+    assert session.slot is None
+    assert kinds(it.close(slot)) == [], "its cancel is not sent yet"
+
+
+def test_while_no_other_can_be_had_sessions_stay_and_new_ones_wait_and_then_are_told() -> None:
+    it = open_desk(connections=1, streams=5, patience=10.0)
+    slot = it.session()
+    it.core.leave(slot.link, it.now, 0.0)
+    (link,) = [link for link in it.core.links if link != slot.link]
+    waits: list[float] = []
+    for _ in range(4):
+        decisions = it.core.failed(link, REFUSED, it.now, 0.0)
+        assert not links(decisions)
+        wake = decisions[-1]
+        assert isinstance(wake, WakeAt)
+        when = wake.when
+        assert when is not None
+        waits.append(when - it.now)
+        it.now = when
+        (link,) = links(it.core.decide(it.now))
+    assert waits == sorted(waits)
+    assert waits[0] < waits[-1], "ever more rarely, though there is a connection that is old and fine"
+    waiter, decisions = it.ask()
+    assert not refusals(decisions), "one is being tried"
+    assert [who for who, why in refusals(it.core.failed(link, REFUSED, 20.0, 0.0)) if isinstance(why, Unreachable)] == [
+        waiter
+    ]
+    assert slot.link in it.core.links
+
+
+def test_the_end_of_a_connection_that_was_to_be_left_is_no_failure() -> None:
+    it = open_desk(connections=1)
+    slot = it.session()
+    it.core.leave(slot.link, it.now, 9.0)
+    it.core.lost(slot.link, LOST, it.now, 0.0)
+    assert it.core.failures == 0
+    _, decisions = it.ask()
+    assert len(links(decisions)) == 1
+
+
+def test_with_no_sessions_left_nothing_is_dialled_any_more() -> None:
+    it = open_desk(connections=1)
+    slot = it.session()
+    it.core.leave(slot.link, it.now, 0.25)
+    assert it.close(slot) == (HangUp(slot.link, 0.0), WakeAt(None))
+    it.now = 1.0
+    assert it.core.decide(it.now) == (WakeAt(None),)

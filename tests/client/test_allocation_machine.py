@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pgtrunk.allocation import Allocation, Rules
-from pgtrunk.decisions import Dial, HangUp, Refuse, WakeAt
+from pgtrunk.decisions import Dial, HangUp, Refuse, Vacate, WakeAt
 from pgtrunk.errors import GatewayUnreachable
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class AllocationMachine(RuleBasedStateMachine):
         self.offered: list[Waiter] = []
         self.granted: dict[Slot, Waiter] = {}
         self.opened: list[Slot] = []
+        self.leaving: set[int] = set()
+        self.vacated: set[int] = set()
 
     def act(self, decisions: tuple[Any, ...]) -> None:
         for decision in decisions:
@@ -75,6 +77,11 @@ class AllocationMachine(RuleBasedStateMachine):
                 case HangUp(link):
                     assert self.gateways.pop(link).opened == 0
                     assert not any(slot.link == link for slot in [*self.granted, *self.opened])
+                case Vacate(link):
+                    assert link in self.leaving
+                    assert link not in self.vacated
+                    assert set(self.gateways) - self.leaving, "nowhere to go"
+                    self.vacated.add(link)
                 case Refuse(waiter):
                     assert waiter.state == "waiting"
                     waiter.state = "refused"
@@ -147,6 +154,13 @@ class AllocationMachine(RuleBasedStateMachine):
             self.act(self.core.release(slot, self.now))
         self.act(self.core.lost(link, CAUSE, self.now, jitter))
 
+    @precondition(lambda self: self.gateways)
+    @rule(data=st.data(), delay=st.sampled_from([0.0, 0.3]))
+    def send_away(self, data: st.DataObject, delay: float) -> None:
+        link = data.draw(st.sampled_from(sorted(self.gateways)))
+        self.leaving.add(link)
+        self.act(self.core.leave(link, self.now, delay))
+
     @precondition(lambda self: self.granted)
     @rule(data=st.data(), opens=st.booleans())
     def use(self, data: st.DataObject, opens: bool) -> None:
@@ -200,7 +214,8 @@ class AllocationMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_limit_is_passed(self) -> None:
-        assert len(self.core.links) <= self.rules_.connections
+        assert len(set(self.core.links) - self.leaving) <= self.rules_.connections
+        assert not any(link.room for number, link in self.core.links.items() if number in self.leaving)
         for number, link in self.core.links.items():
             assert link.sessions <= self.rules_.streams_per_connection
             if number in self.gateways:
@@ -211,10 +226,21 @@ class AllocationMachine(RuleBasedStateMachine):
     def nobody_waits_beside_room(self) -> None:
         if self.waiting():
             assert not any(link.room for link in self.core.links.values())
-            assert self.core.links or self.wake is not None, "somebody waits, and nothing will ever happen"
+            staying = set(self.core.links) - self.leaving
+            assert staying or self.wake is not None, "somebody waits, and nothing will ever happen"
         for number, link in self.core.links.items():
             assert not self.waiting(number) or link.credit == 0
         assert self.core.waiting >= len(self.waiting())
+
+    @invariant()
+    def sessions_that_are_to_move_have_somewhere_to_go_or_will(self) -> None:
+        for number in self.leaving & set(self.core.links):
+            link = self.core.links[number]
+            assert link.granted or link.opened, "it is closed with its last stream"
+            if set(self.gateways) - self.leaving:
+                assert number in self.vacated
+            elif link.sessions:
+                assert self.dialling or self.wake is not None
 
     @invariant()
     def nobody_is_overtaken(self) -> None:

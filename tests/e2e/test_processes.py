@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -17,8 +18,8 @@ import pytest
 
 from helpers.processes import gateway_process
 from helpers.site import DATABASE, PASSWORD, USER
-from helpers.waiting import until_blocking
-from pgtrunk import StreamManager
+from helpers.waiting import until, until_blocking
+from pgtrunk import GatewayUnreachable, StreamManager
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -224,12 +225,21 @@ def test_sigquit_ends_it_now(site: Site) -> None:
 async def test_quic_sessions_while_it_drains(site: Site) -> None:
     with gateway_process(site) as gateway:
         ca, port = str(site.certificates.ca_cert), await asyncio.to_thread(gateway.port, "quic")
-        async with StreamManager(f"127.0.0.1:{port}", ca_file=ca, connections=1) as trunk:
-            session = await trunk.connect(**LOGIN)
+        there: dict[str, Any] = {"ca_file": ca, "connections": 1, "acquire_timeout": 2}
+        where = f"127.0.0.1:{port}"
+        async with StreamManager(where, **there) as trunk, StreamManager(where, **there) as old:
+            # One that knows no GOAWAY.
+            old._config = replace(old._config, alpn=("postgresql",))
+            session, other = await trunk.connect(**LOGIN), await old.connect(**LOGIN)
             gateway.send(signal.SIGTERM)
             await asyncio.to_thread(gateway.until_logged, "waiting for all clients")
             with pytest.raises(asyncpg.CannotConnectNowError, match="shutting down"):
+                await old.connect(**LOGIN)
+            # The other one looks for a gateway that lets it in.
+            await until(lambda: trunk.stats().connections_leaving)
+            with pytest.raises(GatewayUnreachable, match="CONNECTION_REFUSED"):
                 await trunk.connect(**LOGIN)
+            await other.close()
             assert await session.fetchval("SELECT 1") == 1
             with pytest.raises(TimeoutError):
                 await session.fetchval("SELECT 1 FROM pg_sleep(60)", timeout=0.1)

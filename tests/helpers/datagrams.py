@@ -84,6 +84,10 @@ class Relay:
             new.connect(self._target)
             self._loop.add_reader(new, self._back, new, client)
 
+    def lead_to(self, port: int) -> None:
+        """Clients that come from now on are carried to another port, as by a load balancer."""
+        self._target = ("127.0.0.1", port)
+
     def close(self) -> None:
         self._under_way.clear()
         for each in (self._front, *self._ways.values()):

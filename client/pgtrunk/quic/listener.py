@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pgtrunk.errors import TrunkError
     from pgtrunk.quic.admission import RetryMode
     from pgtrunk.quic.config import ByteBudget, QuicLimits
+    from pgtrunk.quic.control import Goaway
     from pgtrunk.quic.elders import Elders
     from pgtrunk.quic.identity import Identity
     from pgtrunk.quic.retry import RetryTokens
@@ -94,6 +95,8 @@ class Listener:
         self.door = door
         self.place = place
         self.loop = asyncio.get_running_loop()
+        self.farewell: Callable[[], Goaway] | None = None
+        """What clients are told as soon as they can hear it, once all have been asked to move."""
         self._forward = forward
         self._elders = elders
         self._endpoints: list[Endpoint] = []
@@ -378,6 +381,8 @@ class _Accepted:
         context = self._quic.tls
         assert isinstance(context, ServerContext)
         driver.extra["peercert"] = context.peer_certificate
+        if self._listener.farewell is not None:
+            driver.control.send(self._listener.farewell())
         # Only now: it has shown that it receives where it sends from.
         if driver.peername is not None:
             self._quic.use_path(self._listener.paths.to(driver.peername[0]), self._listener.loop.time())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pgtrunk.errors import CertificateFileError
 from pgtrunk.quic.config import ByteBudget, QuicLimits
+from pgtrunk.quic.control import Goaway
 from pgtrunk.quic.server import Identity, Listener, ServerConfig, listen, listen_on
 from pgtrunk.quic.steering import Place
 from pgtrunk_gateway.address import readable
@@ -176,6 +178,18 @@ class QuicFront:
     async def unretire(self) -> None:
         """They have not, after all."""
         await self.listener.unretire()
+
+    def send_away(self, until: float | None) -> None:
+        """Asks the clients that can hear it (GOAWAY) to be gone ``until`` this time of the loop; None: no limit. Also
+        those that are just coming."""
+        loop = asyncio.get_running_loop()
+
+        def farewell() -> Goaway:
+            return Goaway(None if until is None else until - loop.time())
+
+        self.listener.farewell = farewell
+        for driver in self.drivers:
+            driver.control.send(farewell())
 
     def drain(self) -> None:
         self.stop_accepting()

@@ -99,6 +99,8 @@ class Context:
     """What the console has said about databases."""
     draining: bool = False
     """No new sessions."""
+    has_moment: Callable[[asyncio.BaseTransport], bool] | None = None
+    """Whether a session still has time to move before it counts that the gateway is draining (GOAWAY)."""
     suspended: bool = False
     """Nobody is read (SUSPEND)."""
     closing_idle: bool = False

@@ -350,7 +350,7 @@ class SessionLogin:
 
     async def _enter(self) -> Place:
         context = self._context
-        if context.draining:
+        if context.draining and not (context.has_moment and context.has_moment(self._client.transport)):
             raise CannotConnectNow("pooler is shutting down")
         return await context.tally.admit(context.config.max_client_conn)
 
