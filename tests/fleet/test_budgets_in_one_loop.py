@@ -538,3 +538,13 @@ async def test_a_worker_that_does_not_answer_is_not_waited_for(fleet: Budgets, m
     one.theirs.on("spare", lambda _: asyncio.sleep(60))
     assert await entered(one, 2) == 1
     assert await entered(other, 2, 3) == 1
+
+
+async def test_a_place_that_becomes_free_after_many_were_refused_is_for_the_next_who_comes(fleet: Budgets) -> None:
+    one, other, third = fleet.branches
+    assert await entered(one, 1) == 1
+    asked = [asyncio.create_task(entered(branch, 1)) for branch in (other, third) * 3]
+    await until(lambda: all(task.done() for task in asked))
+    one.turnstile.left()
+    assert sum(task.result() for task in asked) == 0
+    assert await entered(other, 1) == 1

@@ -329,15 +329,17 @@ class Teller:
 
     async def _collect(self) -> None:
         """Has all give back what they have in store. Who comes while that is done may come too late for it."""
-        if self._collection is not None:
+        if self._collection is not None and not self._collection.done():
             await asyncio.shield(self._collection)
-        if self._collection is None:
+        # One that is done, and nobody has been told yet, is as late as one that was under way.
+        if self._collection is None or self._collection.done():
             self._collection = asyncio.get_running_loop().create_task(self._ask_stores(), name="collect")
             self._collection.add_done_callback(self._collected)
         await asyncio.shield(self._collection)
 
-    def _collected(self, _: asyncio.Task[None]) -> None:
-        self._collection = None
+    def _collected(self, task: asyncio.Task[None]) -> None:
+        if self._collection is task:
+            self._collection = None
 
     async def _ask_stores(self) -> None:
         stores = [customer.bus.ask("spare", timeout=_COLLECT) for customer in self._customers.values()]
