@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import os
+import resource
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -240,6 +241,33 @@ async def test_a_full_room_leaves_the_rest_to_the_kernel(
     assert scene.acceptor.waiting == 4
     scene.acceptor.join(0)
     await scene.counts(10)
+
+
+async def test_who_waits_leaves_descriptors_for_workers(
+    stage: Callable[[int], Stage], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Or no worker could be started, and nobody would ever take what waits.
+    monkeypatch.setattr(module, "spare_files", lambda: 8)
+    scene = stage(1)
+    scene.connect(10)
+    await until(lambda: scene.acceptor.waiting == 4)
+    await asyncio.sleep(3 * module._LOOK)
+    assert scene.acceptor.waiting == 4
+    scene.acceptor.join(0)
+    await until(lambda: scene.acceptor._choice.under_way(0) == 10)
+    # What comes back from one that has died is no exception.
+    scene.acceptor.leave(0)
+    assert scene.acceptor.waiting == 4
+    assert "6 too many wait" in caplog.text
+
+
+def test_how_many_files_may_still_be_opened() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (500, hard))
+    try:
+        assert module.spare_files() <= 500 - len(os.listdir("/proc/self/fd")) + 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_stuck_workers_get_no_more_than_a_few(

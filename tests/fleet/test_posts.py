@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -87,6 +88,17 @@ async def test_a_fault_of_the_supervisors_own_ends_its_start(caplog: pytest.LogC
         await post.begun()
     await post.close()
     assert "RuntimeError: broken" in caplog.text
+
+
+async def test_a_worker_for_which_there_is_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def socketpair() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket, "socketpair", socketpair)
+    post = Post(3, House())
+    with pytest.raises(ConfigError, match="worker 3: cannot be started: Too many open files before it served"):
+        await post.begun()
+    await post.close()
 
 
 # -- what it cannot start with -----------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
@@ -34,6 +36,15 @@ _LOOK: Final = 0.02
 """Seconds between two looks whether a worker has room again: nobody says so."""
 _HOLD_OFF: Final = 1.0
 """Seconds for which nothing is accepted after an error; asyncio's own servers do the same."""
+
+
+def spare_files() -> float:
+    """How many files this process may open besides those that it has (ulimit -n)."""
+    # Not on every system; and where it is not, there are no workers.
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return math.inf if soft == resource.RLIM_INFINITY else soft - len(os.listdir("/proc/self/fd"))
 
 
 class Choice:
@@ -98,6 +109,8 @@ class Acceptor:
         self._listening: dict[int, tuple[str, socket.socket]] = {}
         """By descriptor."""
         self._held_off = False
+        # A worker cannot be started without some descriptors, and nobody else would take those that wait.
+        self._room = max(1, min(_ROOM, spare_files() // 2))
         self._waiting: deque[tuple[float, Handed]] = deque()
         """With the time until which each may."""
         self._looking = False
@@ -128,6 +141,7 @@ class Acceptor:
         # They have waited longest.
         self._waiting.extendleft((deadline, handed) for handed in reversed(self._hands[index].take_back()))
         self._pass_on()
+        self._forget(max(0, len(self._waiting) - self._room))
 
     # -- sockets -------------------------------------------------------------------------------------------------------
 
@@ -174,7 +188,7 @@ class Acceptor:
             self._waiting.append((self._loop.time() + self._patience(), Handed(front, sock)))
             if len(self._waiting) == 1:
                 self._pass_on()
-            elif len(self._waiting) >= _ROOM:
+            elif len(self._waiting) >= self._room:
                 self._hold_off(_LOOK)
                 break
 
@@ -186,7 +200,7 @@ class Acceptor:
             self._later(seconds, self._go_on)
 
     def _go_on(self) -> None:
-        if len(self._waiting) >= _ROOM:
+        if len(self._waiting) >= self._room:
             self._later(_LOOK, self._go_on)
             return
         self._held_off = False
@@ -220,6 +234,13 @@ class Acceptor:
             late += 1
         if late:
             log.warning("client_login_timeout: no worker has taken %d connections, which are closed", late)
+
+    def _forget(self, count: int) -> None:
+        """Closes those that have waited least."""
+        for _ in range(count):
+            self._waiting.pop()[1].sock.close()
+        if count:
+            log.warning("no worker takes connections, and %d too many wait (ulimit -n), which are closed", count)
 
     def _later(self, seconds: float, act: Callable[[], None]) -> None:
         def run() -> None:

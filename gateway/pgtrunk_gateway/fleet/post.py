@@ -139,7 +139,10 @@ class Post:
 
     async def _live(self) -> str:
         """From the start of a worker to its end -> how that came."""
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            return f"cannot be started: {error.strerror}"
         bus = Bus(f"worker {self.index}")
         try:
             charter = self._house.charter(self.index)
