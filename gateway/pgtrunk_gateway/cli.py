@@ -136,8 +136,8 @@ async def _supervise(
     supervisor.changeover.moved = notifier.moved
     try:
         if await unless_stopped(supervisor.start(), signals):
-            _log_start(workers)
             with _held(loaded) if heritage is not None else contextlib.nullcontext():
+                _log_start(workers)
                 notifier.ready()
                 await serve_until_stopped(supervisor, signals, notifier)
     finally:
@@ -194,8 +194,12 @@ def _held(loaded: Loaded) -> Iterator[None]:
         yield
         return
     try:
-        with open(path, "w", encoding="ascii") as file:
-            file.write(f"{os.getpid()}\n")
+        # Over what is there, which may be the pid of the one before: nobody who reads it shall find nothing.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            os.ftruncate(descriptor, os.write(descriptor, b"%d\n" % os.getpid()))
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise ConfigError(f'pidfile: cannot write "{path}": {error.strerror}') from error
     try:
