@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
@@ -38,13 +38,13 @@ _HOLD_OFF: Final = 1.0
 """Seconds for which nothing is accepted after an error; asyncio's own servers do the same."""
 
 
-def spare_files() -> float:
+def spare_files() -> int:
     """How many files this process may open besides those that it has (ulimit -n)."""
     # Not on every system; and where it is not, there are no workers.
     import resource
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return math.inf if soft == resource.RLIM_INFINITY else soft - len(os.listdir("/proc/self/fd"))
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft - len(os.listdir("/proc/self/fd"))
 
 
 class Choice:
