@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import psycopg
 import pytest
 
 from helpers.datagrams import Relay, relay
+from helpers.pool_load import PoolLoad
 from helpers.site import DATABASE, PASSWORD, USER
 from helpers.waiting import until
 from pgtrunk import StreamManager
@@ -48,55 +48,13 @@ async def pair(start: Start, **settings: Any) -> AsyncIterator[Pair]:
         yield Pair(old, new, way)
 
 
-class Load:
-    """An application that works over a pool. Whatever fails is kept."""
-
-    def __init__(self, pool: asyncpg.Pool, workers: int) -> None:
-        self.pool = pool
-        self.served = 0
-        self.faults: list[BaseException] = []
-        self.over = False
-        self._tasks = [asyncio.ensure_future(self._work(number)) for number in range(workers)]
-
-    async def _work(self, worker: int) -> None:
-        for number in itertools.count():
-            if self.over:
-                return
-            try:
-                if worker % 3 == 0:
-                    assert await self.pool.fetchval("SELECT $1::int", number) == number
-                else:
-                    async with self.pool.acquire() as session:
-                        assert await session.fetchval("SELECT 1") == 1
-                        async with session.transaction():
-                            pids = [await session.fetchval("SELECT pg_backend_pid()") for _ in range(2)]
-                            await session.execute("SELECT pg_sleep(0.01)")
-                            pids.append(await session.fetchval("SELECT pg_backend_pid()"))
-                        assert len(set(pids)) == 1
-                self.served += 1
-                if worker % 4 == 0:
-                    await asyncio.sleep(0.01)
-            except Exception as error:
-                self.faults.append(error)
-
-    async def progress(self, more: int = 50) -> None:
-        goal = self.served + more
-        await until(lambda: self.faults or self.served >= goal)
-        assert not self.faults
-
-    async def end(self) -> None:
-        self.over = True
-        await asyncio.gather(*self._tasks)
-        assert not self.faults
-
-
 @pytest.mark.parametrize("how", ["wait_for_clients", "wait_for_transactions"])
 @pytest.mark.parametrize("one_in", [0, 20])
 async def test_no_error_reaches_an_application_that_uses_a_pool(start: Start, how: str, one_in: int) -> None:
     async with pair(start) as it, it.trunk() as trunk:
         it.way.one_in = one_in
         async with trunk.create_pool(**LOGIN, min_size=4, max_size=12, timeout=30) as pool:
-            load = Load(pool, 16)
+            load = PoolLoad(pool, 16)
             await load.progress()
             it.turn()
             stopping = asyncio.ensure_future(getattr(it.old.gateway, how)())
@@ -118,7 +76,7 @@ async def test_there_and_back_and_there_again(start: Start) -> None:
     async with relay(first.quic.port) as way:
         trunk = StreamManager(f"127.0.0.1:{way.port}", ca_file=str(first.site.certificates.ca_cert), connections=2)
         async with trunk, trunk.create_pool(**LOGIN, min_size=2, max_size=10, timeout=30) as pool:
-            load = Load(pool, 12)
+            load = PoolLoad(pool, 12)
             here = first
             for _ in range(4):
                 await load.progress(30)
@@ -138,7 +96,7 @@ async def test_sessions_wait_for_a_gateway_that_takes_over_late(start: Start) ->
         it.trunk(acquire_timeout=30) as trunk,
         trunk.create_pool(**LOGIN, min_size=1, max_size=4, timeout=30) as pool,
     ):
-        load = Load(pool, 4)
+        load = PoolLoad(pool, 4)
         await load.progress()
         stopping = asyncio.ensure_future(it.old.gateway.wait_for_clients())
         await until(lambda: trunk.stats().connections_leaving)
