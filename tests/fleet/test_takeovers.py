@@ -17,6 +17,7 @@ import pytest
 from helpers.site import DATABASE, PASSWORD, USER
 from helpers.waiting import until
 from pgtrunk import SessionLost, StreamManager
+from pgtrunk.quic.connection_id import generation_of
 from pgtrunk.wire.startup import CancelRequest
 from pgtrunk_gateway.config.load import load
 from pgtrunk_gateway.errors import ConfigError
@@ -102,6 +103,28 @@ async def test_datagrams_find_their_generation(
         for _ in range(5):
             for session in (*old, *late, *last):
                 assert await session.fetchval("SELECT 2") == 2
+
+
+async def test_a_trunk_moves_to_the_next_one(start_fleet: StartFleet) -> None:
+    fleet = await start_fleet(workers=2)
+    ca_file = str(fleet.site.certificates.ca_cert)
+    async with StreamManager(f"127.0.0.1:{fleet.quic_port}", ca_file=ca_file, connections=1) as trunk:
+        first = await trunk.connect(**LOGIN)
+        async with next_of(fleet, 2):
+            await until(lambda: trunk.stats().goaways)
+            late = await trunk.connect(**LOGIN)
+            assert [generation(each) for each in (first, late)] == [0, 1]
+            assert await first.fetchval("SELECT 1") == await late.fetchval("SELECT 1")
+            await first.close()
+            # Though the trunk is in use, the old one is rid of it.
+            await over(fleet.supervisor)
+            assert await late.fetchval("SELECT 2") == 2
+            await late.close()
+
+
+def generation(session: asyncpg.Connection) -> int:
+    """Of the workers that a session's packets go to."""
+    return generation_of(session._transport.get_extra_info("quic_connection").quic._peer_cid.cid)
 
 
 async def test_without_quic(start_fleet: StartFleet) -> None:
