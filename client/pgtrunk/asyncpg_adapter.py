@@ -67,25 +67,33 @@ class AsyncpgAdapter:
         self._check(dsn, arguments)
         timeout = arguments.pop("timeout", CONNECT_TIMEOUT)
         clock = asyncio.timeout(timeout)
-        loop = StreamLoop(self._trunk, clock, timeout, self._acquire_timeout)
         forced: dict[str, Any] = {
-            "loop": loop,
             "timeout": None,
             "ssl": False,
             "direct_tls": False,
             "passfile": NO_FILE,
             **self._place,
         }
+        loop = StreamLoop(self._trunk, clock, timeout, self._acquire_timeout)
         try:
             async with clock:
-                connection = await asyncpg.connect(dsn, **(arguments | forced))
+                while True:
+                    forced["loop"] = loop
+                    try:
+                        connection = await asyncpg.connect(dsn, **{**arguments, **forced})
+                        break
+                    except (asyncpg.CannotConnectNowError, asyncpg.AdminShutdownError):
+                        # It was on its way when the gateway asked for its connection to be left, and came too late.
+                        # Nothing has run: it is opened again, and that on another connection.
+                        if loop._link is None or not self._trunk.is_leaving(loop._link):
+                            raise
+                    loop = StreamLoop(self._trunk, clock, timeout, self._acquire_timeout)
         except TimeoutError as exc:
             # An AcquireTimeout is a TimeoutError too; only our own clock's stands for the login.
             if not clock.expired():
                 raise
             raise LoginTimeout(f"the session was not ready within timeout={seconds(timeout)}: {loop.progress}") from exc
-        assert loop.session is not None
-        return connection, loop.session
+        return connection, loop.take()
 
     def create_pool(self, dsn: str | None, arguments: dict[str, Any]) -> asyncpg.Pool:
         """Makes a pool; see `StreamManager.create_pool`."""
@@ -119,11 +127,18 @@ class StreamLoop:
         self._clock = clock
         self._timeout = timeout
         self._acquire_timeout = acquire_timeout
-        self.session: Opened[Any] | None = None
-        """The session's stream, once it is open."""
+        self._session: Opened[Any] | None = None
+        self._link: int | None = None
+        """The connection that the session's stream is on, once it is open."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
+
+    def take(self) -> Opened[Any]:
+        """The session's stream, once it is open. It refers to this loop: who gets it is alone in having it."""
+        session, self._session = self._session, None
+        assert session is not None
+        return session
 
     # asyncio.current_task(loop) looks a task up by its loop, so this has to be found as the real one.
     def __eq__(self, other: object) -> bool:
@@ -135,7 +150,7 @@ class StreamLoop:
     @property
     def progress(self) -> str:
         """How far the session got, for the message of a timeout."""
-        if self.session is None:
+        if self._link is None:
             return "no stream had been asked for yet (is password= a function that takes long?)"
         return "it had its stream, but the gateway did not end the login; perhaps it waits for a backend"
 
@@ -144,15 +159,15 @@ class StreamLoop:
     ) -> tuple[asyncio.Transport, P]:
         """The first call opens the session's stream, later ones a CancelRequest's."""
         self._trunk.check()
-        if self.session is not None:
-            return await self._open_cancel(factory, self.session.link)
+        if self._link is not None:
+            return await self._open_cancel(factory, self._link)
         deadline = self._clock.when()
         limit = self._stricter(deadline)
         # The wait for a stream has its own deadline and its own error, which would lose a race with this clock.
         self._set_clock(None)
         opened = await self._trunk.open_stream(factory, limit)
         self._set_clock(deadline)
-        self.session = opened
+        self._session, self._link = opened, opened.link
         return opened.transport, opened.protocol
 
     async def create_connection(self, *_: object, **__: object) -> Any:

@@ -182,6 +182,11 @@ class Trunk:
             timer.cancel()
         self._release(slot)
 
+    def is_leaving(self, link: int) -> bool:
+        """Whether the gateway has asked for this link to be left."""
+        known = self._core.links.get(link)
+        return known is not None and known.is_leaving
+
     def may_leave(self, link: int) -> bool:
         """Whether the gateway has asked for this link to be left, and another one is ready."""
         return self._closer is None and self._core.may_leave(link)

@@ -17,6 +17,7 @@ from pgtrunk import GatewayUnreachable, StreamManager
 from pgtrunk.address import Address
 from pgtrunk.backoff import Backoff
 from pgtrunk.quic.control import Goaway
+from pgtrunk.wire import backend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -253,6 +254,38 @@ async def test_while_there_is_nowhere_to_go_all_stays_as_it_is() -> None:
         assert it.old == 2
         await until(lambda: it.old == 0)
         assert await pool.fetchval("select 1") == 1
+
+
+@pytest.mark.parametrize("state", ["57P03", "57P01"])
+async def test_a_session_that_comes_too_late_is_opened_on_the_next_connection(state: str) -> None:
+    async with world() as it:
+        stays = await it.trunk.connect(DSN)
+        it.postgres.logs_in = False
+        it.postgres.is_asked.clear()
+        coming = asyncio.ensure_future(it.trunk.connect(DSN))
+        await it.postgres.is_asked.wait()
+        await it.send_away()
+        it.postgres.logs_in = True
+        late = it.gateway.connections[0].streams[-1].peer
+        late.write(backend.error(state, "pooler is shutting down", severity="FATAL"))
+        late.close()
+        session = await coming
+        assert await session.fetchval("select 1") == 1
+        assert it.gateway.connections[1].open_streams == 1
+        await session.close()
+        await stays.close()
+
+
+async def test_a_refusal_of_a_gateway_that_asks_nobody_to_leave_is_an_error() -> None:
+    async with world() as it:
+        it.postgres.logs_in = False
+        coming = asyncio.ensure_future(it.trunk.connect(DSN))
+        await it.postgres.is_asked.wait()
+        late = it.gateway.connections[0].streams[-1].peer
+        late.write(backend.error("57P03", "pooler is not accepting connections", severity="FATAL"))
+        late.close()
+        with pytest.raises(asyncpg.CannotConnectNowError):
+            await coming
 
 
 async def test_sessions_that_have_ended_are_forgotten() -> None:
