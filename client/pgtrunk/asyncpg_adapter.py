@@ -80,7 +80,7 @@ class AsyncpgAdapter:
                 while True:
                     forced["loop"] = loop
                     try:
-                        connection = await asyncpg.connect(dsn, **{**arguments, **forced})
+                        connection = await asyncpg.connect(dsn, **(arguments | forced))
                         break
                     except (asyncpg.CannotConnectNowError, asyncpg.AdminShutdownError):
                         # It was on its way when the gateway asked for its connection to be left, and came too late.

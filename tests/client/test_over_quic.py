@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +50,23 @@ async def test_sessions_queries_and_their_end() -> None:
         assert await connection.fetchval("select 1") == 1
         assert len(postgres.sessions) == 1
         await connection.close()
+        await idle(trunk, server)
+
+
+async def test_nothing_of_a_session_that_is_dropped_waits_for_the_garbage_collector() -> None:
+    async with quic() as (trunk, server, _):
+        collected = gc.isenabled()
+        gc.disable()
+        try:
+            connection = await trunk.connect(DSN)
+            protocol = weakref.ref(connection._protocol)
+            with pytest.warns(ResourceWarning, match="unclosed connection"):
+                del connection
+            await asyncio.sleep(0)
+            assert protocol() is None
+        finally:
+            if collected:
+                gc.enable()
         await idle(trunk, server)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pgtrunk.errors import SessionLost
 
@@ -27,6 +27,10 @@ NO_ERROR = 0
 
 _NOTHING: deque[bytes] = deque(maxlen=0)
 """What transports have unread that never paused: a deque of one's own takes as much memory as all the rest of one."""
+
+
+_NOBODY: Final = asyncio.Protocol()
+"""The protocol of a transport whose own has been told of the end."""
 
 
 class StreamTransport(asyncio.Transport):
@@ -305,6 +309,9 @@ class StreamTransport(asyncio.Transport):
         self._call(protocol.connection_lost, error)
         if self.on_closed is not None:
             self._call(self.on_closed, error)
+        # It refers to its transport: who has dropped it need not wait for the garbage collector to be rid of it.
+        self.set_protocol(_NOBODY)
+        self.on_closed = None
 
     # -- calling the protocol
 
