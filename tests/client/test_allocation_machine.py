@@ -145,13 +145,18 @@ class AllocationMachine(RuleBasedStateMachine):
     @rule(data=st.data(), jitter=st.floats(0, 1, exclude_max=True), streams_first=st.booleans())
     def lose(self, data: st.DataObject, jitter: float, streams_first: bool) -> None:
         link = data.draw(st.sampled_from(sorted(self.gateways)))
-        self.gateways.pop(link).allowed = 0
+        self.gateways[link].allowed = 0
         streams = [slot for slot in self.opened if slot.link == link]
         self.opened = [slot for slot in self.opened if slot.link != link]
         if not streams_first:
+            self.gateways.pop(link)
             self.act(self.core.lost(link, CAUSE, self.now, jitter))
         for slot in streams:
+            if streams_first:
+                self.gateways[link].opened -= 1
             self.act(self.core.release(slot, self.now))
+        # It may have been hung up on behind the last of them: where it is to be left, nobody knows yet that it is lost.
+        self.gateways.pop(link, None)
         self.act(self.core.lost(link, CAUSE, self.now, jitter))
 
     @precondition(lambda self: self.gateways)
