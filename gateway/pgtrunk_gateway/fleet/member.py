@@ -44,7 +44,9 @@ class Member:
         """``handler`` acts on what another worker says of this ``kind``; its body has the worker's number as "from"."""
         self._handlers[kind] = handler
 
-    async def ask_others(self, kind: str, body: Body | None = None, *, timeout: float) -> dict[int, Body | GatewayError]:
+    async def ask_others(
+        self, kind: str, body: Body | None = None, *, timeout: float
+    ) -> dict[int, Body | GatewayError]:
         """What each of the other workers answers, by its number, or the error that came instead. Those that are not
         there, or not any more, are left out. Raises :class:`WorkerLost` where the supervisor has gone."""
         asked = {"kind": kind, "body": body or {}, "timeout": timeout}
