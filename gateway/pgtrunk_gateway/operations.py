@@ -8,7 +8,7 @@ whoever asked: it ends with the session that asked, or when that one cancels it.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pgtrunk_gateway.errors import GatewayError, NoSuchDatabase, ShuttingDown
 from pgtrunk_gateway.reloading import OpenLog, Reloader
@@ -16,7 +16,7 @@ from pgtrunk_gateway.stopping import Patience
 from pgtrunk_gateway.suspending import Suspension
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Sequence
 
     from pgtrunk_gateway.config.ini import Reader
     from pgtrunk_gateway.console.operations import PoolerState, Wait
@@ -41,8 +41,10 @@ class GatewayOperations:
         self._reloader = Reloader(gateway, open_log)
         self._suspension = Suspension(gateway.context, gateway.pools)
 
-    remarks: Final = ()
-    """Everything is as was asked for, or an error."""
+    @property
+    def remarks(self) -> Sequence[str]:
+        """None: everything is as was asked for, or an error."""
+        return ()
 
     @property
     def state(self) -> PoolerState:

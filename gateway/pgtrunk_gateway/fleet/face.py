@@ -51,7 +51,9 @@ class Face:
     ``adopt`` is told of each configuration that comes into force, ``stopping`` says whether the fleet is.
     """
 
-    remarks: Final = ()
+    @property
+    def remarks(self) -> Sequence[str]:
+        return ()
 
     def __init__(
         self,

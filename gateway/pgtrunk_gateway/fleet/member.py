@@ -1,8 +1,8 @@
 """A worker's place in its fleet: which one it is, and how it talks to the others.
 
 Workers have no connection to each other: the supervisor passes on what one of them says to the others, and brings the
-answers back. That is for what is rare (cancels that landed wrong, the console, reloads); datagrams and budgets have ways
-of their own.
+answers back. That is for what is rare (cancels that landed wrong, the console, reloads); datagrams and budgets have
+ways of their own.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from pgtrunk_gateway.errors import GatewayError
 from pgtrunk_gateway.fleet.bus import as_error
 
 if TYPE_CHECKING:
+    from pgtrunk_gateway.errors import GatewayError
     from pgtrunk_gateway.fleet.bus import Answer, Bus, Handler
     from pgtrunk_gateway.fleet.frames import Body
 
