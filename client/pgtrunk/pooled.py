@@ -77,7 +77,12 @@ class PooledSessions:
         """A pool has opened a session."""
         session = PooledSession(connection.get_settings(), opened)
         self._sessions[id(session.settings)] = session
-        connection.add_termination_listener(self._forget)
+
+        def terminated(_: object) -> None:
+            # By now the connection does not know its settings any more.
+            self._forget(session)
+
+        connection.add_termination_listener(terminated)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -101,10 +106,12 @@ class PooledSessions:
             self._move(session)
 
     def _find(self, connection: asyncpg.Connection | asyncpg.pool.PoolConnectionProxy) -> PooledSession | None:
-        return self._sessions.get(id(connection.get_settings()))
+        return None if connection.is_closed() else self._sessions.get(id(connection.get_settings()))
 
-    def _forget(self, connection: asyncpg.Connection) -> None:
-        self._sessions.pop(id(connection.get_settings()), None)
+    def _forget(self, session: PooledSession) -> None:
+        key = id(session.settings)
+        if self._sessions.get(key) is session:
+            del self._sessions[key]
 
     # What the trunk says.
 
@@ -119,7 +126,7 @@ class PooledSessions:
         transport = session.opened.transport
         if not session.free or transport.is_closing() or not self._trunk.may_leave(session.opened.link):
             return
-        self._sessions.pop(id(session.settings), None)
+        self._forget(session)
         self._trunk.counters.sessions_moved += 1
         transport.set_protocol(asyncio.Protocol())
         transport.write(TERMINATE)

@@ -297,3 +297,19 @@ async def test_sessions_that_have_ended_are_forgotten() -> None:
             await pool.fetchval("select 1")
         assert it.trunk._adapter is not None
         assert len(it.trunk._adapter._pooled) == 0
+
+
+@pytest.mark.parametrize("how", ["terminate", "close"])
+async def test_however_a_session_ends_it_is_forgotten_and_nothing_fails(how: str) -> None:
+    failed: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+    async with world() as it:
+        pool = await it.trunk.create_pool(DSN, min_size=2, max_size=2)
+        assert it.trunk._adapter is not None
+        sessions = it.trunk._adapter._pooled
+        assert len(sessions) == 2
+        if how == "close":
+            await pool.close()
+        pool.terminate()
+        await until(lambda: len(sessions) == 0)
+    assert failed == []

@@ -79,6 +79,16 @@ async def test_a_pool_is_packed_on_as_few_connections_as_hold_it() -> None:
         assert trunk.stats().streams_closed == 25
 
 
+async def test_sessions_of_a_pool_that_are_lost_are_forgotten() -> None:
+    async with quic() as (trunk, server, _), trunk.create_pool(DSN, min_size=3, max_size=3) as pool:
+        assert trunk._adapter is not None
+        sessions = trunk._adapter._pooled
+        assert len(sessions) == 3
+        server.driver.close()
+        await until(lambda: len(sessions) == 0)
+        assert await pool.fetchval("select 1") == 1
+
+
 async def test_the_gateways_max_streams_is_kept_and_its_credit_comes_back() -> None:
     async with quic(max_streams=4, connections=1) as (trunk, server, _):
 
