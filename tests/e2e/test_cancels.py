@@ -28,9 +28,9 @@ SELECT = frontend.query(b"SELECT 1")
 CANCELLED = "57014"
 
 
-async def send(gateway: LocalGateway, way: Way, request: bytes) -> None:
+async def send(gateway: LocalGateway, way: Way, request: bytes, beside: RawSession | None = None) -> None:
     """Sends a cancel request, and returns when the gateway says by closing that it has acted on it."""
-    connection = await RawSession.open(gateway, way)
+    connection = await RawSession.open(gateway, way, beside)
     connection.send(request)
     assert await connection.until_lost() == []
 
@@ -256,7 +256,8 @@ async def test_while_the_gateway_waits_for_its_clients(start: Start, pooled: Way
     await until(lambda: gateway.site.admin.running("pg_sleep"))
     stopping = asyncio.create_task(gateway.gateway.wait_for_clients())
     await until(lambda: gateway.gateway.context.draining)
-    await send(gateway, pooled, session.cancel_request())
+    # The connection of a session is there for its cancels, though it gets no new sessions.
+    await send(gateway, pooled, session.cancel_request(), beside=session)
     assert await errors(session) == [CANCELLED]
     session.close()
     await asyncio.wait_for(stopping, 20)

@@ -36,6 +36,8 @@ class RawSession(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.transport: Any = None
+        self.link: int | None = None
+        """The QUIC connection that it is on, as its trunk numbers them."""
         self.key: backend.BackendKeyData | None = None
         self.parameters: dict[str, str] = {}
         self.octets = b""
@@ -47,12 +49,14 @@ class RawSession(asyncio.Protocol):
         self._came = asyncio.Event()
 
     @classmethod
-    async def open(cls, gateway: LocalGateway, way: Way) -> Self:
-        """A connection on which nothing has been said yet."""
+    async def open(cls, gateway: LocalGateway, way: Way, beside: RawSession | None = None) -> Self:
+        """A connection on which nothing has been said yet; over QUIC it is where that of ``beside`` is, as a cancel."""
         loop = asyncio.get_running_loop()
         if way == "quic":
             trunk = gateway.trunks[0] if gateway.trunks else await gateway.trunk()
-            _, session = await trunk.open_stream(cls)
+            opened = await trunk.open_numbered(cls, link=None if beside is None else beside.link)
+            session = opened.protocol
+            session.link = opened.link
         elif way == "unix":
             _, session = await loop.create_unix_connection(cls, f"{gateway.place}/.s.PGSQL.{gateway.port}")
         else:
