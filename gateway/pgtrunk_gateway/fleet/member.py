@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 from pgtrunk_gateway.fleet.bus import as_error
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from pgtrunk_gateway.errors import GatewayError
     from pgtrunk_gateway.fleet.bus import Answer, Bus, Handler
     from pgtrunk_gateway.fleet.frames import Body
@@ -65,6 +67,5 @@ class Member:
         """Says something to all others, without an answer."""
         self.bus.tell(RELAY, {"kind": kind, "body": body or {}})
 
-    def _heard(self, body: Body) -> Answer:
-        # The bus awaits what a handler returns; typed as if it were no awaitable.
-        return self._handlers[body["kind"]](body["body"] | {"from": body["from"]})  # type: ignore[return-value]
+    def _heard(self, body: Body) -> Answer | Awaitable[Answer]:
+        return self._handlers[body["kind"]](body["body"] | {"from": body["from"]})
