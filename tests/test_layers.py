@@ -28,7 +28,7 @@ CLIENT: Final = (
     ("pgtrunk.allocation", "pgtrunk.refusal", "pgtrunk.waiter", "pgtrunk.connection"),
     ("pgtrunk.trunk",),
     ("pgtrunk.pooled",),
-    ("pgtrunk.asyncpg_adapter",),
+    ("pgtrunk.asyncpg_adapter", "pgtrunk.dialer"),
     ("pgtrunk.manager",),
     ("pgtrunk.sidecar",),
     ("pgtrunk.background", "pgtrunk.certs", "pgtrunk.ping"),

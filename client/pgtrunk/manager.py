@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pgtrunk.address import Address
 from pgtrunk.allocation import Rules
+from pgtrunk.dialer import Dialer
 from pgtrunk.errors import TrunkClosed, UsageError
 from pgtrunk.refusal import Limit
 from pgtrunk.telemetry import RedundancyStats
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     import asyncpg
 
     from pgtrunk.asyncpg_adapter import AsyncpgAdapter
-    from pgtrunk.connection import Connection
     from pgtrunk.quic.redundancy import Redundancy
     from pgtrunk.telemetry import TrunkStats
     from pgtrunk.trunk import Opened
@@ -84,7 +84,6 @@ class StreamManager:
             connections=connections, streams_per_connection=streams_per_connection, patience=acquire_timeout
         )
         self._acquire_timeout = acquire_timeout
-        self._connect_timeout = connect_timeout
         self._verified = not dangerously_skip_certificate_verification
         # Imported here, not above: `import pgtrunk` alone stays quick.
         from pgtrunk.quic.client import ClientConfig
@@ -99,6 +98,7 @@ class StreamManager:
             key_file=key_file,
             verify=self._verified,
         )
+        self._dialer = Dialer(self._address, self._config, timeout=connect_timeout)
         self._trunk: Trunk | None = None
         self._adapter: AsyncpgAdapter | None = None
 
@@ -109,7 +109,7 @@ class StreamManager:
         """
         if self._trunk is None:
             self._config.quic(self._address.host, now=time.time())
-            self._trunk = Trunk(str(self._address), self._rules, self._dial)
+            self._trunk = Trunk(str(self._address), self._rules, self._dialer.dial)
         self._trunk.check()
 
     async def close(self) -> None:
@@ -119,7 +119,7 @@ class StreamManager:
         is sent: to end a session in peace, close it first. Cancelling the caller does not stop it.
         """
         if self._trunk is None:
-            self._trunk = Trunk(str(self._address), self._rules, self._dial)
+            self._trunk = Trunk(str(self._address), self._rules, self._dialer.dial)
         await self._trunk.close()
 
     async def __aenter__(self) -> Self:
@@ -204,15 +204,6 @@ class StreamManager:
                 trunk, self._address, acquire_timeout=self._acquire_timeout, verified=self._verified
             )
         return self._adapter
-
-    async def _dial(self, at: Address | None = None) -> Connection:
-        from pgtrunk.quic.client import connect
-
-        config, address = self._config, at or self._address
-        if config.server_name is None:
-            # A gateway that names another one does not say by what name to know it.
-            config = replace(config, server_name=self._address.host)
-        return await connect(address.host, address.port, config=config, timeout=self._connect_timeout)
 
 
 def _require_positive_int(**settings: object) -> None:
