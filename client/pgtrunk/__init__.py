@@ -9,12 +9,15 @@ from pgtrunk.errors import (
     CertificateError,
     CertificateFileError,
     GatewayUnreachable,
+    LoginRefused,
     LoginTimeout,
     PgtrunkError,
     ProtocolViolation,
     SessionLost,
     TrunkClosed,
     TrunkError,
+    TrunkFull,
+    UdpBlocked,
     UsageError,
 )
 from pgtrunk.manager import StreamManager
@@ -33,12 +36,15 @@ __all__ = [
     "CertificateError",
     "CertificateFileError",
     "GatewayUnreachable",
+    "LoginRefused",
     "LoginTimeout",
     "PgtrunkError",
     "ProtocolViolation",
     "SessionLost",
     "TrunkClosed",
     "TrunkError",
+    "TrunkFull",
+    "UdpBlocked",
     "UsageError",
 ]
 

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from pgtrunk.decisions import Full, LinkGone, Refusal, Shut, Unreachable
-from pgtrunk.errors import AcquireTimeout, CertificateError, GatewayUnreachable, SessionLost, TrunkClosed, TrunkError
+from pgtrunk.errors import (
+    CertificateError,
+    GatewayUnreachable,
+    SessionLost,
+    TrunkClosed,
+    TrunkError,
+    TrunkFull,
+    UdpBlocked,
+)
 
 __all__ = ["Limit", "error_for", "seconds"]
 
@@ -36,14 +44,18 @@ def error_for(why: Refusal, limit: Limit, gateway: str) -> TrunkError:
     """Returns a new error for each caller, since each gets a traceback of its own; the cause is chained to it."""
     match why:
         case Full():
-            return _chained(AcquireTimeout(_full(why, limit)), why.cause)
+            return _chained(TrunkFull(_full(why, limit)), why.cause)
         case Unreachable(cause=CertificateError() as cause):
-            return _chained(CertificateError(f"gateway {gateway} cannot be used: {cause}"), cause)
+            words = f"gateway {gateway} cannot be used: {cause}"
+            return _chained(CertificateError(words, presented=cause.presented, expected=cause.expected), cause)
+        case Unreachable(cause=UdpBlocked() as cause):
+            return _chained(UdpBlocked(_unreachable(why, limit, gateway)), cause)
         case Unreachable():
             return _chained(GatewayUnreachable(_unreachable(why, limit, gateway)), why.cause)
         case LinkGone():
             return SessionLost(
-                "the connection of the session that was to be cancelled is lost, and the session with it"
+                "the connection of the session that was to be cancelled is lost, and the session with it",
+                sent=False,
             )
         case Shut():
             return TrunkClosed(f"the trunk to {gateway} was closed while this caller waited for a stream")

@@ -6,12 +6,13 @@ import pytest
 
 from pgtrunk.decisions import Full, LinkGone, Refusal, Shut, Unreachable
 from pgtrunk.errors import (
-    AcquireTimeout,
     CertificateError,
     GatewayUnreachable,
     SessionLost,
     TrunkClosed,
     TrunkError,
+    TrunkFull,
+    UdpBlocked,
 )
 from pgtrunk.refusal import Limit, error_for, seconds
 
@@ -32,7 +33,7 @@ def full(**changes: object) -> Full:
     [
         (
             full(),
-            AcquireTimeout,
+            TrunkFull,
             (
                 "no stream became free within acquire_timeout=10 s (waited 10 s): "
                 "37 callers wait, the first for 12.34 s; "
@@ -42,7 +43,7 @@ def full(**changes: object) -> Full:
         ),
         (
             full(waiting=1, limited_by_gateway=4, sessions=224),
-            AcquireTimeout,
+            TrunkFull,
             (
                 "no stream became free within acquire_timeout=10 s (waited 10 s): nobody else waits; "
                 "4 of connections=4 open with 224 streams in use; "
@@ -52,7 +53,7 @@ def full(**changes: object) -> Full:
         ),
         (
             full(ready=2, sessions=160, limited_by_gateway=1, cause=CAUSE),
-            AcquireTimeout,
+            TrunkFull,
             (
                 "no stream became free within acquire_timeout=10 s (waited 10 s): "
                 "37 callers wait, the first for 12.34 s; "
@@ -88,6 +89,11 @@ def full(**changes: object) -> Full:
             "gateway gw:6432 cannot be used: it has expired",
         ),
         (
+            Unreachable(waited=0.0, failures=1, down=0.0, retry_in=None, cause=UdpBlocked("only TCP gets through")),
+            UdpBlocked,
+            "gateway gw:6432 cannot be reached, given up at once: it failed because only TCP gets through",
+        ),
+        (
             LinkGone(),
             SessionLost,
             "the connection of the session that was to be cancelled is lost, and the session with it",
@@ -99,6 +105,14 @@ def test_each_says_what_happened_what_decided_and_what_to_do(why: Refusal, kind:
     error = error_for(why, LIMIT, "gw:6432")
     assert type(error) is kind
     assert str(error) == words
+    assert error.retry_safe
+
+
+def test_what_is_known_of_a_certificate_is_passed_on() -> None:
+    cause = CertificateError("it is another's", presented=["gw1.example"], expected="gw.example")
+    error = error_for(Unreachable(waited=0.0, failures=1, down=0.0, retry_in=0.1, cause=cause), LIMIT, "gw:6432")
+    assert isinstance(error, CertificateError)
+    assert (error.presented, error.expected) == (("gw1.example",), "gw.example")
 
 
 def test_the_cause_is_chained_and_each_caller_has_an_error_of_its_own() -> None:
