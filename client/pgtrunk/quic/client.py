@@ -204,8 +204,15 @@ class ClientConnection(asyncio.DatagramProtocol):
 
     @property
     def is_alive(self) -> bool:
-        """The handshake is done, and the connection neither closed nor lost."""
-        return self._driver.is_ready
+        """Streams can be opened: the handshake is done, or ``is_early``; and the connection is neither closed nor
+        lost."""
+        return self._driver.is_ready or self.is_early
+
+    @property
+    def is_early(self) -> bool:
+        """The handshake is not done yet; what streams say leaves as early data (0-RTT), and has had no effect if the
+        connection ends before."""
+        return self._driver.is_early
 
     @property
     def round_trip_time(self) -> float:

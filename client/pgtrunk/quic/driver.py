@@ -100,7 +100,7 @@ class ConnectionDriver(Lifetime):
     @property
     def stream_credit(self) -> int:
         """How many more streams may be opened now."""
-        return self.quic.stream_credit if self.is_ready else 0
+        return self.quic.stream_credit if self.is_ready or self.is_early else 0
 
     @property
     def held_bytes(self) -> int:
@@ -113,6 +113,8 @@ class ConnectionDriver(Lifetime):
             return self.peername
         if name == "quic_connection":
             return self
+        if name == "early":
+            return not self.is_confirmed
         return self.extra.get(name, default)
 
     def figures(self) -> Figures:
@@ -153,7 +155,7 @@ class ConnectionDriver(Lifetime):
         if self.stream_credit == 0:
             raise self.error or SessionLost(
                 f"no stream can be opened on the connection with {show(self.peername)}: "
-                + ("the gateway allows no more" if self.is_ready else "it is not open")
+                + ("the gateway allows no more" if self.is_ready or self.is_early else "it is not open")
             )
         protocol = factory()
         transport = self._attach(self.quic.open_stream())
@@ -251,10 +253,7 @@ class ConnectionDriver(Lifetime):
             if event.stream_id in self.streams:
                 self.streams[event.stream_id].on_stop_sending()
         elif isinstance(event, events.HandshakeCompleted):
-            self._is_ready = True
-            self._ping_interval = min(self.quic._idle_timeout() / 3, LONGEST_SILENCE)
-            self.control.begin()
-            self.on_ready(self)
+            self._complete(event)
         elif isinstance(event, HandshakeConfirmed):
             self.on_confirmed(self)
         elif isinstance(event, events.ConnectionIdRetired):
@@ -263,6 +262,20 @@ class ConnectionDriver(Lifetime):
             if not self._is_lost:
                 self._lose(self._explain(event))
             self._finish()
+
+    def _complete(self, event: events.HandshakeCompleted) -> None:
+        self._is_ready = True
+        self.was_resumed, self.took_early = event.session_resumed, event.early_data_accepted
+        self._ping_interval = min(self.quic._idle_timeout() / 3, LONGEST_SILENCE)
+        self.control.begin()
+        self.on_ready(self)
+        waiting, self._waits_for_confirmation = self._waits_for_confirmation, []
+        for callback in waiting:
+            try:
+                callback()
+            except Exception as exc:
+                # One session's mistake, as in transport.py, must not end the connection that others share.
+                self.loop.call_exception_handler({"message": "a session failed on a handshake's end", "exception": exc})
 
     def _credit_changed(self) -> None:
         self._credit = self.quic._remote_max_streams_bidi
@@ -276,6 +289,7 @@ class ConnectionDriver(Lifetime):
         if self._is_lost:
             return
         self._is_lost = True
+        self._waits_for_confirmation.clear()
         self.error = error
         lost = error if isinstance(error, SessionLost) else SessionLost(str(error or "the connection was closed"))
         for transport in list(self.streams.values()):

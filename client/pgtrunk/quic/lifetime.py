@@ -48,6 +48,12 @@ class Lifetime:
         self.error: TrunkError | None = None
         self._send = send
         self._alarm = Alarm(loop, self._on_timer)
+        self.was_resumed = False
+        """Whether the handshake was shortened by a session ticket; known once the connection is ready."""
+        self.took_early = False
+        """Whether the server has taken in early data; known once the connection is ready."""
+        self._waits_for_confirmation: list[Callable[[], object]] = []
+        self._sends_early = False
         self._is_ready = False
         self._is_lost = False
         self._is_closed = False
@@ -80,6 +86,25 @@ class Lifetime:
     def is_ready(self) -> bool:
         """The handshake is complete, and the connection not lost."""
         return self._is_ready and not self._is_lost
+
+    @property
+    def is_confirmed(self) -> bool:
+        """The handshake was completed. Until then all that a server hears may be a replay of early data, and is not to
+        be acted on (RFC 8446 section 8); what a client asks for has had no effect."""
+        return self._is_ready
+
+    @property
+    def is_early(self) -> bool:
+        """A client may open streams before the handshake is complete: what they say leaves as early data (0-RTT)."""
+        return self._sends_early and not (self._is_ready or self._is_lost)
+
+    def call_when_confirmed(self, callback: Callable[[], object]) -> None:
+        """Call ``callback`` once, as soon as ``is_confirmed``: at once where it is; never where the connection is lost
+        first."""
+        if self._is_ready:
+            callback()
+        elif not self._is_lost:
+            self._waits_for_confirmation.append(callback)
 
     @property
     def is_lost(self) -> bool:
