@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pgtrunk_gateway.config.settings import Config
     from pgtrunk_gateway.gateway import Gateway
     from pgtrunk_gateway.logs import LogOutput
-    from pgtrunk_gateway.relay.login import Admission
+    from pgtrunk_gateway.relay.admission import Admission
 
 __all__ = ["OpenLog", "Prepared", "Reloader", "log_faults", "log_remarks", "login_policy", "read_userlist"]
 

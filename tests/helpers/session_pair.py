@@ -26,8 +26,8 @@ from pgtrunk_gateway.cancel.keys import CancelKey
 from pgtrunk_gateway.config.settings import Config
 from pgtrunk_gateway.pool.backend import Backend
 from pgtrunk_gateway.pool.target import Target
+from pgtrunk_gateway.relay.admission import Admission
 from pgtrunk_gateway.relay.context import Context
-from pgtrunk_gateway.relay.login import Admission
 from pgtrunk_gateway.relay.session import Session
 from pgtrunk_gateway.relay.terms import Terms
 from pgtrunk_gateway.session.parameters import pack, profile, unpack

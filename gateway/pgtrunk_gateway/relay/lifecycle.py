@@ -25,8 +25,9 @@ from pgtrunk_gateway.session.state import Effect, Event, State, step
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.pool.backend import Backend
+    from pgtrunk_gateway.relay.admission import Admission
     from pgtrunk_gateway.relay.context import Context
-    from pgtrunk_gateway.relay.login import Admission, SessionLogin
+    from pgtrunk_gateway.relay.login import SessionLogin
     from pgtrunk_gateway.session.parameters import Profile
     from pgtrunk_gateway.session.sql.traces import Traces
 

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pgtrunk.errors import ProtocolViolation
-from pgtrunk.wire import backend as server
-from pgtrunk.wire.startup import PROTOCOL_3_0, PROTOCOL_3_2, CancelRequest
-from pgtrunk_gateway.cancel.dispatch import Cancellable
+from pgtrunk.wire.startup import PROTOCOL_3_0, CancelRequest
 from pgtrunk_gateway.config.entries import CONSOLE_NAMES, DatabaseConfig
 from pgtrunk_gateway.errors import (
     BackendLost,
@@ -34,25 +32,24 @@ from pgtrunk_gateway.errors import (
 )
 from pgtrunk_gateway.pool.backend import BackendState
 from pgtrunk_gateway.relay import wishes
+from pgtrunk_gateway.relay.admission import Admission, admit
 from pgtrunk_gateway.relay.authentication import authenticate
 from pgtrunk_gateway.relay.dialogue import Dialogue
 from pgtrunk_gateway.relay.passage import Passage
 from pgtrunk_gateway.relay.startup import CLOSED_DOOR, negotiate, read_startup
-from pgtrunk_gateway.relay.terms import Terms
 from pgtrunk_gateway.relay.visiting import Visit, log_in_to_console
 from pgtrunk_gateway.session import parameters
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Collection, Mapping
 
-    from pgtrunk_gateway.cancel.keys import CancelKey
-    from pgtrunk_gateway.config.settings import PoolMode
     from pgtrunk_gateway.pool.pool import Pool
     from pgtrunk_gateway.pool.walsender import Replication
+    from pgtrunk_gateway.relay.admission import Client
     from pgtrunk_gateway.relay.context import Context
     from pgtrunk_gateway.relay.tally import Place
 
-__all__ = ["NOBODY", "Admission", "Client", "SessionLogin"]
+__all__ = ["NOBODY", "SessionLogin"]
 
 log = logging.getLogger(__name__)
 
@@ -63,70 +60,6 @@ _SHOWN: Final = 63
 _CONSOLE: Final = DatabaseConfig(name="pgbouncer")
 """As what the console counts, whatever the client calls it."""
 _T = TypeVar("_T")
-
-
-@dataclass(slots=True)
-class Admission:
-    """What a session has once it is logged in."""
-
-    context: Context
-    user: str
-    database: str
-    pool: Pool
-    place: Place
-    key: CancelKey
-    profile: parameters.Profile
-    certain: bool
-    """Whether the server will take all of the profile."""
-    terms: Terms
-
-    @property
-    def pool_mode(self) -> PoolMode:
-        return self.terms.pool_mode
-
-    def renewed(self) -> Terms:
-        """The terms, as the configuration has them now."""
-        config = self.context.config
-        database = config.database(self.database)
-        if database is not None:
-            self.terms = Terms.of(config, database, self.user)
-        return self.terms
-
-    def leave(self) -> None:
-        """The session has ended."""
-        self.place.leave()
-        self.pool.exit()
-        self.context.cancels.forget(self.key)
-
-
-class Client(Cancellable, Protocol):
-    """The session that logs in, as seen from here. Exactly one of its methods is called in the end."""
-
-    transport: asyncio.Transport
-    front: str
-    peer: str
-    """Its address as the log shows it."""
-
-    @property
-    def address(self) -> str | None:
-        """The client's IP address; None on a unix socket."""
-
-    def replace_transport(self, transport: asyncio.Transport) -> None:
-        """From now on the session speaks through ``transport``, which has taken the place of its own."""
-
-    def admitted(self, admission: Admission, rest: bytes) -> None:
-        """The login is complete; ``rest`` came behind its last message."""
-
-    def visits(self, visit: Visit, rest: bytes, *, over: bool) -> None:
-        """It has logged in to the console; ``rest`` as above, and nothing more will come if it is ``over``."""
-
-    def fail(self, error: GatewayError) -> None: ...
-
-    def served(self) -> None:
-        """It was no session but a cancel request, which has been acted on."""
-
-    def vanished(self) -> None:
-        """It has said all that it will ever say, and that is not a whole login."""
 
 
 class SessionLogin:
@@ -265,7 +198,20 @@ class SessionLogin:
         entry = self._unchanged(database, user, pool)
         wanted, others = wishes.part(wanted, greeting, ignored)
         certain = not others and all(parameters.is_certain(name, value, greeting) for name, value in wanted.items())
-        return self._welcome(place, user, entry, pool, {**greeting, **wanted}, others, certain)
+        admission, welcome = admit(
+            self._context,
+            self._client,
+            place,
+            pool,
+            user=user,
+            entry=entry,
+            reported={**greeting, **wanted},
+            others=others,
+            certain=certain,
+            protocol=self._protocol,
+        )
+        self._dialogue.write(welcome)
+        return admission
 
     def _settings(self, packet: Mapping[str, str], ignored: Collection[str]) -> dict[str, str]:
         wanted = (wishes.settings if self.replication is None else wishes.forwarded)(packet, ignored)
@@ -364,34 +310,3 @@ class SessionLogin:
                 f'database "{entry.name}" is disabled', hint="An administrator has disabled it (DISABLE, ENABLE)."
             )
         await place.prove(self._context.config, entry, user)
-
-    def _welcome(
-        self,
-        place: Place,
-        user: str,
-        entry: DatabaseConfig,
-        pool: Pool,
-        reported: Mapping[str, str],
-        others: Mapping[str, str],
-        certain: bool,
-    ) -> Admission:
-        key = self._context.cancels.register(self._client, long=self._protocol >= PROTOCOL_3_2)
-        welcome = [server.authentication_ok()]
-        welcome += [server.parameter_status(name, value) for name, value in reported.items()]
-        welcome.append(server.backend_key_data(key.pid, key.secret))
-        if (message := self._context.config.login_notify_message) is not None:
-            welcome.append(server.notice("00000", message))
-        welcome.append(server.ready())
-        self._dialogue.write(b"".join(welcome))
-        pool.enter()
-        return Admission(
-            context=self._context,
-            user=user,
-            database=entry.name,
-            pool=pool,
-            place=place,
-            key=key,
-            profile=parameters.profile(reported, parameters.pack(others)),
-            certain=certain,
-            terms=Terms.of(self._context.config, entry, user),
-        )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pgtrunk_gateway.pool.pool import Pool
     from pgtrunk_gateway.pool.walsender import Walsender
-    from pgtrunk_gateway.relay.login import Client
+    from pgtrunk_gateway.relay.admission import Client
     from pgtrunk_gateway.relay.tally import Place
 
 __all__ = ["Ferry", "Passage"]

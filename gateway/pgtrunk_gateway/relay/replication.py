@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from pgtrunk.wire import backend as server
 from pgtrunk.wire.startup import PROTOCOL_3_2
+from pgtrunk_gateway.relay.admission import Admission
 from pgtrunk_gateway.relay.lifecycle import Lifecycle
-from pgtrunk_gateway.relay.login import Admission
 from pgtrunk_gateway.relay.pausing import SUSPENDED
 from pgtrunk_gateway.relay.terms import Terms
 from pgtrunk_gateway.session.state import Event
@@ -21,7 +21,7 @@ from pgtrunk_gateway.session.state import Event
 if TYPE_CHECKING:
     from pgtrunk_gateway.pool.backend import Backend
     from pgtrunk_gateway.pool.walsender import Replication
-    from pgtrunk_gateway.relay.login import Client
+    from pgtrunk_gateway.relay.admission import Client
     from pgtrunk_gateway.relay.passage import Passage
 
 __all__ = ["ReplicationSession", "take_over"]

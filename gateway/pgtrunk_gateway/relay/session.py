@@ -18,7 +18,7 @@ from pgtrunk.wire.frontend import SYNC, TERMINATE
 from pgtrunk_gateway.errors import GatewayError, MessageTooLarge, NotSupported, ProtocolError
 from pgtrunk_gateway.relay.begun import Begun
 from pgtrunk_gateway.relay.leasing import STATEMENT
-from pgtrunk_gateway.relay.login import Admission, SessionLogin
+from pgtrunk_gateway.relay.login import SessionLogin
 from pgtrunk_gateway.relay.pausing import HELD
 from pgtrunk_gateway.session.parameters import dialect
 from pgtrunk_gateway.session.replies import IDLE
@@ -30,6 +30,7 @@ from pgtrunk_gateway.session.state import Event, State
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.pool.backend import Backend
+    from pgtrunk_gateway.relay.admission import Admission
     from pgtrunk_gateway.relay.context import Context
     from pgtrunk_gateway.relay.visiting import Visit
 
