@@ -7,25 +7,22 @@ tried in the resolver's order, each with a fair share of the time that is left. 
 from __future__ import annotations
 
 import asyncio
-import functools
-import logging
 import os
 import socket
 import ssl
-import sys
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pgtrunk.errors import CertificateError, GatewayUnreachable, SessionLost, TrunkError
 
+from .client_socket import ClientSocket
 from .config import ALPN, CID_LENGTH, QuicLimits, quic_configuration
 from .connection import Connection
 from .credentials import load_credentials
 from .driver import ConnectionDriver
 from .ending import show
 from .redundancy import Paths
-from .sockets import AddressInfo, tune
 from .trust import ClientContext, expected_name, load_anchors
 
 if TYPE_CHECKING:
@@ -34,13 +31,12 @@ if TYPE_CHECKING:
     from aioquic.quic.configuration import QuicConfiguration
 
     from .control import Goaway
+    from .sockets import AddressInfo
     from .transport import StreamTransport
 
 __all__ = ["ClientConfig", "ClientConnection", "connect"]
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
-
-logger = logging.getLogger("pgtrunk.quic")
 
 REFUSALS = 3
 """Datagrams answered by "port unreachable", with nothing heard in between, that end an established connection ..."""
@@ -93,12 +89,6 @@ class ClientConfig:
         return configuration
 
 
-@functools.cache
-def _warn_once(warning: str) -> None:
-    """It is about this machine, and the same for every connection."""
-    logger.warning("%s", warning)
-
-
 async def connect(host: str, port: int, *, config: ClientConfig, timeout: float) -> ClientConnection:
     """Connect within ``timeout`` seconds, name resolution included.
 
@@ -144,26 +134,24 @@ async def _resolve(host: str, port: int, deadline: float, timeout: float) -> lis
     return list(dict.fromkeys(cast("list[AddressInfo]", found)))
 
 
-class ClientConnection(asyncio.DatagramProtocol):
+class ClientConnection:
     """A QUIC connection to a gateway. ``connect`` makes them; streams are opened until it is closed or lost.
 
     ``on_credit()`` is called when the gateway allows more streams, ``on_lost(error)`` once when the connection ends by
-    itself, ``on_leave(goaway)`` when the gateway asks for the connection to be left. All may be set at any time.
+    itself, ``on_leave(goaway)`` when the gateway asks for the connection to be left, ``on_suspect(is_suspect)`` when it
+    owes an answer and when it has given one. All may be set at any time.
     """
 
     def __init__(self, configuration: QuicConfiguration, limits: QuicLimits, address: AddressInfo) -> None:
         self.on_credit: Callable[[], None] | None = None
         self.on_lost: Callable[[BaseException], None] | None = None
         self.on_leave: Callable[[Goaway], None] | None = None
+        self.on_suspect: Callable[[bool], None] | None = None
         self.leave: Goaway | None = None
         """What the gateway has said last of leaving the connection; None: it may stay."""
-        self._family, self._kind, self._proto, _, self._address = address
-        self._peer = show(self._address)
-        # A connected socket needs no address, and BSDs refuse one; but Windows' event loop does not see that it is
-        # connected.
-        self._to = self._address if sys.platform == "win32" else None
+        self._peer = show(address[4])
         self._loop = asyncio.get_running_loop()
-        self._wire: asyncio.DatagramTransport | None = None
+        self._socket = ClientSocket(address, self)
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._refusals = 0
@@ -184,6 +172,7 @@ class ClientConnection(asyncio.DatagramProtocol):
             on_closed=self._on_driver_closed,
             on_credit=self._on_driver_credit,
             on_goaway=self._on_driver_goaway,
+            on_suspect=self._on_driver_suspect,
         )
 
     def __repr__(self) -> str:
@@ -213,6 +202,20 @@ class ClientConnection(asyncio.DatagramProtocol):
         """The handshake is not done yet; what streams say leaves as early data (0-RTT), and has had no effect if the
         connection ends before."""
         return self._driver.is_early
+
+    @property
+    def is_suspect(self) -> bool:
+        """An answer of the gateway is overdue; see ``Keepalive``."""
+        return self._driver.is_suspect
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is kept alive without streams."""
+        return self._driver.keeps_idle
+
+    @is_kept.setter
+    def is_kept(self, kept: bool) -> None:
+        self._driver.keeps_idle = kept
 
     @property
     def round_trip_time(self) -> float:
@@ -250,8 +253,9 @@ class ClientConnection(asyncio.DatagramProtocol):
         timeout = deadline - self._loop.time()
         try:
             async with asyncio.timeout_at(deadline):
-                await self._connect_socket()
-                self._driver.connect(self._address)
+                await self._socket.open(self._driver.quic.limits.socket_buffer)
+                self._driver.extra["sockname"] = self._socket.sockname
+                self._driver.connect(self._socket.path)
                 await self._opened
         except TimeoutError as exc:
             self._discard()
@@ -265,21 +269,6 @@ class ClientConnection(asyncio.DatagramProtocol):
             raise GatewayUnreachable(f"gateway {self._peer} cannot be reached: {exc.strerror or exc}") from exc
         except BaseException:
             self._discard()
-            raise
-
-    async def _connect_socket(self) -> None:
-        sock = socket.socket(self._family, self._kind, self._proto)
-        try:
-            sock.setblocking(False)
-            warning = tune(sock, self._driver.quic.limits.socket_buffer)
-            if warning is not None:
-                _warn_once(warning)
-            sock.connect(self._address)
-            self._driver.extra["sockname"] = sock.getsockname()
-            await self._loop.create_datagram_endpoint(lambda: self, sock=sock)
-        except BaseException:
-            # A cancelled create_datagram_endpoint closes its transport, if it had got that far; the socket is ours.
-            sock.close()
             raise
 
     def _discard(self) -> None:
@@ -301,8 +290,7 @@ class ClientConnection(asyncio.DatagramProtocol):
     # -- from the driver
 
     def _send(self, data: bytes, addr: Any) -> None:
-        if self._wire is not None and not self._wire.is_closing():
-            self._wire.sendto(data, self._to)
+        self._socket.send(data)
 
     def _on_driver_credit(self, driver: ConnectionDriver) -> None:
         if self.on_credit is not None:
@@ -312,6 +300,10 @@ class ClientConnection(asyncio.DatagramProtocol):
         self.leave = goaway
         if self.on_leave is not None:
             self.on_leave(goaway)
+
+    def _on_driver_suspect(self, silent: bool) -> None:
+        if self.on_suspect is not None:
+            self.on_suspect(silent)
 
     def _on_driver_lost(self, driver: ConnectionDriver, error: TrunkError | None) -> None:
         if not self._opened.done():
@@ -323,26 +315,22 @@ class ClientConnection(asyncio.DatagramProtocol):
             self.on_lost(error)
 
     def _on_driver_closed(self, driver: ConnectionDriver, error: TrunkError | None) -> None:
-        if self._wire is not None:
-            self._wire.close()
-        elif not self._closed.done():
+        is_open = self._socket.is_open
+        self._socket.close()
+        if not is_open and not self._closed.done():
             self._closed.set_result(None)
 
     # -- from the socket
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._wire = cast("asyncio.DatagramTransport", transport)
-        if self._driver.is_closed:
-            transport.close()
+    def datagram_came(self, by: ClientSocket, data: bytes) -> None:
+        """Something came from the gateway's address."""
+        self._driver.receive(data, by.path)
 
-    def datagram_received(self, data: bytes, addr: Any) -> None:
-        self._driver.receive(data, self._address)
-
-    def error_received(self, exc: Exception) -> None:
+    def socket_failed(self, by: ClientSocket, error: OSError, size: int) -> None:
         """The kernel could not send, or was told (ICMP) that nobody listens there."""
-        refused = isinstance(exc, (ConnectionRefusedError, ConnectionResetError))
+        refused = isinstance(error, (ConnectionRefusedError, ConnectionResetError))
         if not self._opened.done():
-            reason = "nothing listens on that UDP port" if refused else getattr(exc, "strerror", None) or str(exc)
+            reason = "nothing listens on that UDP port" if refused else error.strerror or str(error)
             self._driver.abandon(GatewayUnreachable(f"gateway {self._peer} refused the connection: {reason}"))
             return
         if not refused:
@@ -354,8 +342,8 @@ class ClientConnection(asyncio.DatagramProtocol):
         if self._refusals >= REFUSALS and now - self._refused_at >= REFUSAL_TIME:
             self._driver.abandon(SessionLost(f"QUIC connection with {self._peer} lost: nothing listens there any more"))
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._wire = None
-        self._driver.abandon(None if exc is None else SessionLost(f"the socket to {self._peer} failed: {exc}"))
+    def socket_closed(self, by: ClientSocket, error: Exception | None) -> None:
+        """The socket is closed, by us or not."""
+        self._driver.abandon(None if error is None else SessionLost(f"the socket to {self._peer} failed: {error}"))
         if not self._closed.done():
             self._closed.set_result(None)
