@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from .config import QuicLimits
 
-__all__ = ["RESET", "explain", "phrase", "show"]
+__all__ = ["CERTIFICATE_ALERTS", "RESET", "certificate_hint", "explain", "phrase", "show"]
 
 RESET = "stateless reset"
 """The phrase of an end that the other end did not say in a packet: it has forgotten the connection."""
@@ -74,7 +74,7 @@ def phrase(event: ConnectionTerminated, limits: QuicLimits, *, by_peer: bool) ->
     return f"{who} {what}" + (f": {event.reason_phrase}" if event.reason_phrase else "")
 
 
-def _hint(reason: str) -> str:
+def certificate_hint(reason: str) -> str:
     """Return what to do about a certificate that nobody vouches for: by far the most common, and OpenSSL's words."""
     unknown = "issuer" in reason or "self-signed" in reason or "self signed" in reason
     return "; ca_file (--ca) names the CA that signed it" if unknown else ""
@@ -89,7 +89,7 @@ def explain(
     if _alert(event.error_code) in CERTIFICATE_ALERTS:
         # Handshake over or not: a gateway looks at our certificate when for us it is.
         whose = "our certificate was refused by" if by_peer else "refused the certificate of"
-        hint = "" if by_peer else _hint(event.reason_phrase)
+        hint = "" if by_peer else certificate_hint(event.reason_phrase)
         return CertificateError(f"{whose} {peer}: {event.reason_phrase or words}{hint}")
     if is_ready:
         return SessionLost(f"QUIC connection with {peer} lost: {words}")

@@ -121,13 +121,18 @@ class ClientContext(tls.Context):
             check_strength(leaf, self._peer_certificate_chain)
 
 
-def names_in(leaf: x509.Certificate) -> str:
-    """Return whom a certificate is for, in words."""
+def certified_names(leaf: x509.Certificate) -> tuple[str, ...]:
+    """Return the names and addresses that a certificate is for."""
     try:
         extension = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
-        return "names nobody"
-    names = [str(name.value) for name in extension.value if isinstance(name, (x509.DNSName, x509.IPAddress))]
+        return ()
+    return tuple(str(name.value) for name in extension.value if isinstance(name, (x509.DNSName, x509.IPAddress)))
+
+
+def names_in(leaf: x509.Certificate) -> str:
+    """Return whom a certificate is for, in words."""
+    names = certified_names(leaf)
     return "is for " + ", ".join(names) if names else "names nobody"
 
 
