@@ -282,6 +282,41 @@ async def test_stuck_workers_get_no_more_than_a_few(
     await scene.counts(4, 3)
 
 
+async def test_who_is_held_gets_none_and_what_it_has_not_taken_goes_to_the_others(
+    stage: Callable[[int], Stage],
+) -> None:
+    scene = stage(2)
+    for index in range(2):
+        scene.acceptor.join(index)
+    scene.connect(4)
+    await until(lambda: sum(scene.acceptor._choice.under_way(index) for index in range(2)) == 4)
+    assert scene.take(0) == 2
+    scene.acceptor.hold(1)
+    scene.connect(1)
+    await scene.counts(3, 0)
+    assert scene.acceptor.is_idle
+    scene.acceptor.release(1)
+    scene.connect(3)
+    await scene.counts(0, 3)
+    assert scene.acceptor.is_idle
+
+
+async def test_while_all_are_held_connections_wait(stage: Callable[[int], Stage]) -> None:
+    scene = stage(1)
+    scene.acceptor.join(0)
+    scene.acceptor.hold(0)
+    scene.connect(2)
+    await until(lambda: scene.acceptor.waiting == 2)
+    scene.acceptor.release(0)
+    await scene.counts(2)
+    scene.acceptor.hold(0)
+    # Another one is in its place.
+    scene.acceptor.leave(0)
+    scene.acceptor.join(0)
+    scene.connect(1)
+    await scene.counts(1)
+
+
 @pytest.mark.parametrize("fault", [errno.EMFILE, errno.EPERM])
 async def test_what_keeps_it_from_accepting_is_waited_for(
     stage: Callable[[int], Stage], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: int

@@ -164,7 +164,8 @@ async def test_what_cannot_be_taken_back_is_lost_and_the_rest_is_not() -> None:
         clients.append(client)
         worker.hand.give(Handed("unix", ours))
     with no_more_descriptors(but=1):
-        (handed,) = worker.hand.take_back()
+        (handed,), lost = worker.hand.take_back()
+    assert lost == 1
     handed.sock.close()
     for client in clients:
         client.close()
@@ -190,7 +191,8 @@ async def test_what_was_not_received_is_still_there() -> None:
     await worker.receiver.close()
     client, ours = socket.socketpair()
     worker.hand.give(Handed("unix", ours))
-    (handed,) = worker.hand.take_back()
+    (handed,), lost = worker.hand.take_back()
+    assert lost == 0
     handed.sock.close()
     client.close()
     for front in (worker.tcp, worker.unix):

@@ -35,5 +35,6 @@ KEYS = (
     Key("quic_retry", choice("auto", "always", "never"), "auto", acted_on=True, ours=True),
     Key("session_state", choice("pin", "error", "ignore"), "pin", acted_on=True, ours=True),
     Key("shutdown_timeout", seconds(), "60", acted_on=True, ours=True),
+    Key("worker_hang_timeout", seconds(), "30", acted_on=True, ours=True),
     Key("workers", automatic(integer(1, 256)), "1", acted_on=True, ours=True, changeable=False),
 )

@@ -165,6 +165,8 @@ class Config:
     """Seconds that a graceful stop waits for clients (SIGTERM) or transactions (SIGINT); 0 = no limit."""
     workers: int = 1
     """Processes that serve, on the same ports; 0 = one for each core that the gateway may use (auto)."""
+    worker_hang_timeout: float = 30.0
+    """Seconds for which a worker's event loop may stand still before it is killed and replaced; 0 = for ever."""
     peer_id: int = 0
     """This gateway's number in the cancel keys that it mints, 1..16383; 0 = none."""
 

@@ -59,6 +59,7 @@ class Choice:
         self._sessions = sessions
         self._taken = taken
         self._passed: dict[int, int] = {}
+        self._held: set[int] = set()
         self._last = -1
 
     def join(self, index: int) -> None:
@@ -68,6 +69,19 @@ class Choice:
     def leave(self, index: int) -> None:
         """It does not any more."""
         self._passed.pop(index, None)
+        self._held.discard(index)
+
+    def hold(self, index: int) -> None:
+        """It serves, and shall get none until `release`."""
+        self._held.add(index)
+
+    def release(self, index: int) -> None:
+        """It may get some again."""
+        self._held.discard(index)
+
+    def took_back(self, index: int, count: int) -> None:
+        """So many that it had been given are not on their way to it any more."""
+        self._passed[index] -= count
 
     def passed(self, index: int) -> None:
         """It has been given one."""
@@ -89,7 +103,7 @@ class Choice:
 
     def _candidates(self) -> list[tuple[int, int, int]]:
         found: list[tuple[int, int, int]] = []
-        for index in self._passed:
+        for index in self._passed.keys() - self._held:
             # Before the sessions, which the worker writes first: so none is left out, though one may count twice.
             under_way = self.under_way(index)
             if under_way < _AHEAD:
@@ -137,11 +151,27 @@ class Acceptor:
     def leave(self, index: int) -> None:
         """It is gone: what it has not taken goes to the others."""
         self._choice.leave(index)
+        self._take_back(index)
+
+    def hold(self, index: int) -> None:
+        """It is there and takes none: it gets no more until `release`, and what it has not taken goes to the others."""
+        self._choice.hold(index)
+        # It may wake up in this moment. Each one is got by it or by us.
+        self._choice.took_back(index, self._take_back(index))
+
+    def release(self, index: int) -> None:
+        """It takes connections again."""
+        self._choice.release(index)
+        self._pass_on()
+
+    def _take_back(self, index: int) -> int:
+        left, lost = self._hands[index].take_back()
         deadline = self._loop.time() + self._patience()
         # They have waited longest.
-        self._waiting.extendleft((deadline, handed) for handed in reversed(self._hands[index].take_back()))
+        self._waiting.extendleft((deadline, handed) for handed in reversed(left))
         self._pass_on()
         self._forget(max(0, len(self._waiting) - self._room))
+        return len(left) + lost
 
     # -- sockets -------------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,8 @@ class Field(IntEnum):
     """Connections that the supervisor has passed to it and that are among SESSIONS, or are over; a total."""
     ADMITTED = 2
     """Sessions that count against max_client_conn."""
+    BEATS = 3
+    """Grows as long as its event loop turns."""
     # The supervisor's.
     PID = _WORKERS_OWN
     """Of the process that serves; 0: none does."""

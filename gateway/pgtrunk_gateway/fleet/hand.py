@@ -60,17 +60,19 @@ class Hand:
         handed.sock.close()
         return True
 
-    def take_back(self) -> list[Handed]:
-        """All that was not taken; the worker must be gone."""
+    def take_back(self) -> tuple[list[Handed], int]:
+        """All that the worker has not taken yet, and how many others were lost."""
         left: list[Handed] = []
+        lost = 0
         while True:
             try:
                 handed = take(self._taking)
             except Lost as error:
                 log.warning("%s", error)
+                lost += 1
                 continue
             if handed is None:
-                return left
+                return left, lost
             left.append(handed)
 
     def close(self) -> None:

@@ -81,7 +81,8 @@ class Post:
         self._begun = asyncio.Event()
         """The first worker serves, or there will be none."""
         self._fault = ""
-        """What it said before it ended, without having served."""
+        """What it said before it ended, without having served; or why it was killed."""
+        self._process: subprocess.Popen[bytes] | None = None
         self._began = 0.0
         self._loop = asyncio.get_running_loop()
         self._life = self._loop.create_task(self._keep(), name=f"worker {index}")
@@ -98,6 +99,12 @@ class Post:
         self._stopped.set()
         if self._bus is not None:
             self._tell_stop(self._bus)
+
+    def kill(self, why: str) -> None:
+        """Ends the worker that is here, whatever it does; another one comes. ``why`` is for the log."""
+        if self._process is not None and self._process.returncode is None:
+            self._fault = self._fault or why
+            self._process.kill()
 
     async def over(self) -> None:
         """Returns when no worker is here, and none will be."""
@@ -159,6 +166,7 @@ class Post:
         bus.on("ready", lambda _: self._serves(bus, process.pid))
         bus.on("failed", self._failed)
         self._house.enters(self.index, bus)
+        self._process = process
         late = False
         try:
             await self._loop.create_unix_connection(lambda: bus, sock=ours)
@@ -175,6 +183,7 @@ class Post:
             try:
                 self._house.leaves(self.index)
             finally:
+                self._process = None
                 code = await self._loop.run_in_executor(None, _end, process, 0.0 if late else _LEAVES)
         return f"pid {process.pid} {_told(code, late=late)}"
 

@@ -26,6 +26,7 @@ from pgtrunk_gateway.fleet.post import Post
 from pgtrunk_gateway.fleet.sockets import Sockets
 from pgtrunk_gateway.fleet.steering import Caretaking, WorkerSockets
 from pgtrunk_gateway.fleet.teller import Teller
+from pgtrunk_gateway.fleet.watchdog import Watchdog
 from pgtrunk_gateway.fronts.tcp import check_tuning
 from pgtrunk_gateway.reloading import read_userlist
 from pgtrunk_gateway.stopping import Patience
@@ -113,6 +114,7 @@ class Supervisor:
         self._sockets: Sockets | None = None
         self._acceptor: Acceptor | None = None
         self._caretaking: Caretaking | None = None
+        self._watchdog: Watchdog | None = None
         self.closed = False
         """Whether its end has begun, at once."""
 
@@ -182,6 +184,12 @@ class Supervisor:
             lambda index: self.board.read(index, Field.SESSIONS), lambda index: self.board.read(index, Field.TAKEN)
         )
         self._acceptor = Acceptor(choice, dict(enumerate(self._sockets.hands)), self._login_timeout)
+        self._watchdog = Watchdog(
+            self._board,
+            self._acceptor,
+            self.posts.__getitem__,
+            lambda: self.loaded.config.worker_hang_timeout,
+        )
         self.posts += [Post(index, self) for index in range(self.count)]
         await self._begun()
         await self.changeover.serve()
@@ -261,11 +269,15 @@ class Supervisor:
         self.board.write(index, Field.STARTED, int(time.time()))
         self.board.write(index, Field.PID, pid)
         self.acceptor.join(index)
+        if self._watchdog is not None:
+            self._watchdog.join(index)
         self.changeover.serves(index)
         log.log(logging.INFO if restarts else logging.DEBUG, "worker %d serves: pid %d", index, pid)
 
     def leaves(self, index: int) -> None:
         self.workers.pop(index, None)
+        if self._watchdog is not None:
+            self._watchdog.leave(index)
         self.board.write(index, Field.PID, 0)
         self.acceptor.leave(index)
         for part in self.parts:
@@ -287,6 +299,8 @@ class Supervisor:
         if self.closed:
             return
         self.closed = True
+        if self._watchdog is not None:
+            self._watchdog.close()
         self.stopping.ask(Patience.NONE)
         self.operations.close()
         await asyncio.gather(*(post.close() for post in self.posts))

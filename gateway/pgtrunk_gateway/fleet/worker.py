@@ -22,6 +22,7 @@ from pgtrunk_gateway.fleet.charter import Charter
 from pgtrunk_gateway.fleet.fleet import Fleet
 from pgtrunk_gateway.fleet.member import Member
 from pgtrunk_gateway.fleet.standing import Standing
+from pgtrunk_gateway.fleet.watchdog import Pulse
 from pgtrunk_gateway.fronts.handed import Receiver
 from pgtrunk_gateway.gateway import Gateway
 from pgtrunk_gateway.logs import LogOutput
@@ -87,7 +88,9 @@ class _Worker:
         board = Board(charter.board, charter.count)
         try:
             member = Member(charter.index, charter.count, self.bus, charter.generation)
-            await self._serve(loaded, Fleet(charter, member, board))
+            fleet = Fleet(charter, member, board)
+            with Pulse(fleet):
+                await self._serve(loaded, fleet)
         finally:
             board.close()
 
