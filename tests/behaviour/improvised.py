@@ -2,8 +2,9 @@
 
 Each says whole flights, of which it is known how their answers end. What is drawn keeps clear of the known differences
 (:mod:`behaviour.differences`, :mod:`helpers.pipeline_differences`): a name is parsed once, and is used in the same
-write only where its Parse comes first; it is closed when all is answered; what the startup packet asked for is given
-back by DISCARD ALL alone. Whatever sessions make is their own, so that none waits for another.
+write only where its Parse comes first; it is closed when all is answered; what has a name means the same under all
+settings; what the startup packet asked for is given back by DISCARD ALL alone. Whatever sessions make is their own, so
+that none waits for another.
 """
 
 from __future__ import annotations
@@ -67,13 +68,15 @@ ALL_SETTINGS: Final = (
     )
     + b", current_user, session_user"
 )
+SETTING_BOUND: Final = b"select 'a\\\\b'"
+"""Means what standard_conforming_strings says; and a statement with a name, what that says when it is used."""
 READS: Final = (
     ALL_SETTINGS,
     ALL_SETTINGS,
     b"show work_mem",
     b"show application_name",
     b"show transaction_isolation",
-    b"select 'a\\\\b'",
+    SETTING_BOUND,
     b"select timestamptz '2020-01-31 12:00:00+00', interval '1 day'",
 )
 SETS: Final = (
@@ -196,7 +199,7 @@ class Speaker:
             case 0:
                 return self._alone(), ("Z",)
             case 1:
-                text = self._text()
+                text = self._lasting_text()
                 self._asked = name = self._new(text)
                 self._names.append(name)
                 return parse(name, text) + describe_statement(name) + FLUSH_MESSAGE, ("TnE",)
@@ -230,6 +233,11 @@ class Speaker:
         text = self._command()
         return text if text.startswith(b"do ") else text.partition(b"; ")[0]
 
+    def _lasting_text(self) -> bytes:
+        """One for the Parse of a name."""
+        text = self._text()
+        return PLAIN[0] if text == SETTING_BOUND else text
+
     def _alone(self) -> bytes:
         name = self._pick(self._names[-5:])
         match self._draw(st.integers(0, 3)):
@@ -250,7 +258,7 @@ class Speaker:
             case 4:
                 return query(b"; ".join(self._command() for _ in range(self._draw(st.integers(2, 3)))))
             case 5:
-                text = self._text()
+                text = self._lasting_text()
                 self._names.append(self._new(text))
                 return parse(self._names[-1], text) + SYNC_MESSAGE
             case 6:
@@ -280,7 +288,7 @@ class Speaker:
     def _message(self, made: list[bytes]) -> bytes:
         match self._draw(st.integers(0, 8)):
             case 0:
-                text = self._text()
+                text = self._lasting_text()
                 made.append(self._new(text))
                 return parse(made[-1], text) + self._run(made[-1])
             case 1:
