@@ -41,10 +41,12 @@ if TYPE_CHECKING:
     from pgtrunk.quic.admission import RetryMode
     from pgtrunk.quic.config import ByteBudget, QuicLimits
     from pgtrunk.quic.control import Goaway
+    from pgtrunk.quic.early import HandshakeCounters
     from pgtrunk.quic.elders import Elders
     from pgtrunk.quic.identity import Identity
     from pgtrunk.quic.retry import RetryTokens
     from pgtrunk.quic.steering import Place
+    from pgtrunk.quic.tickets import Tickets
 
 __all__ = ["Acceptor", "Door", "Forward", "Listener"]
 
@@ -168,6 +170,11 @@ class Listener:
         return len(self._demux)
 
     @property
+    def handshakes(self) -> HandshakeCounters:
+        """What completed handshakes were."""
+        return self.door.policy.counters
+
+    @property
     def counters(self) -> DemuxCounters:
         """What became of first packets, and of those that belonged nowhere."""
         return self._demux.counters
@@ -227,6 +234,12 @@ class Listener:
         quic.idle_timeout = limits.idle_timeout
         self.door = replace(door, quic=quic, limits=limits, admission=replace(door.admission, retry=retry))
         self._admission.limits = self.door.admission
+
+    def reload_tickets(self, tickets: Tickets | None, *, early: bool) -> None:
+        """Handshakes that begin from now on are resumed by ``tickets``; None: by what it is that they are resumed by
+        now. ``early``: whether early data is taken."""
+        policy = self.door.policy
+        self.door = replace(self.door, policy=replace(policy, tickets=tickets or policy.tickets, early=early))
 
     def stop_accepting(self) -> None:
         """Refuses new connections from now on; those there are go on."""
@@ -348,7 +361,7 @@ class _Accepted:
             quic,
             loop=listener.loop,
             send=self._send,
-            accept=listener.door.accept,
+            accept=self._accept,
             on_ready=self._ready,
             on_closed=self._closed,
             on_cid_issued=lambda connection_id: listener.issued(connection_id, self),
@@ -356,6 +369,18 @@ class _Accepted:
             extra={"sockname": path.sockname, "peercert": None},
         )
         self.receive: Callable[[bytes, Path], object] = self._receive_first
+
+    def _accept(self, transport: StreamTransport) -> asyncio.BaseProtocol:
+        if not self.driver.is_ready:
+            # Early data, of a client that a ticket vouches for.
+            self.driver.extra["peercert"] = self._context.peer_certificate
+        return self._listener.door.accept(transport)
+
+    @property
+    def _context(self) -> ServerContext:
+        context = self._quic.tls
+        assert isinstance(context, ServerContext)
+        return context
 
     def _receive_first(self, data: bytes, path: Path) -> None:
         self.receive = self.driver.receive
@@ -378,9 +403,7 @@ class _Accepted:
 
     def _ready(self, driver: ConnectionDriver) -> None:
         self._settle()
-        context = self._quic.tls
-        assert isinstance(context, ServerContext)
-        driver.extra["peercert"] = context.peer_certificate
+        driver.extra["peercert"] = self._context.peer_certificate
         if self._listener.farewell is not None:
             driver.control.send(self._listener.farewell())
         # Only now: it has shown that it receives where it sends from.

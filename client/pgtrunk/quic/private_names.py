@@ -29,7 +29,7 @@ REQUIRED: Mapping[str, str] = {
     "aioquic.tls": (
         "Alert AlertBadCertificate AlertCertificateExpired AlertDescription AlertUnsupportedCertificate "
         "CipherSuite Context Direction Epoch NewSessionTicket SessionTicket State pull_certificate "
-        "push_new_session_ticket"
+        "ExtensionType cipher_suite_hash push_new_session_ticket"
     ),
     "aioquic.quic.recovery": "MAX_ACK_RANGES QuicPacketPacer QuicPacketSpace",
     "aioquic.quic.stream": "FinalSizeError QuicStream QuicStreamReceiver QuicStreamSender StreamFinishedError",
@@ -61,8 +61,8 @@ REQUIRED: Mapping[str, str] = {
         "_remote_ack_delay_exponent _remote_active_connection_id_limit _remote_max_data _remote_max_data_used "
         "_remote_max_stream_data_bidi_local _remote_max_stream_data_bidi_remote _remote_max_stream_data_uni "
         "_remote_max_streams_bidi _remote_max_streams_uni _replenish_connection_ids _retire_connection_ids "
-        "_serialize_transport_parameters _spaces _spin_bit _spin_highest_pn _state _stream_is_discarded _streams "
-        "_write_ack_frame _write_application _write_connection_limits _write_crypto_frame _write_handshake_done_frame "
+        "_send_probe _serialize_transport_parameters _spaces _spin_bit _spin_highest_pn _state _stream_is_discarded "
+        "_streams _write_ack_frame _write_application _write_connection_limits _write_crypto_frame _write_handshake_done_frame "
         "_write_new_connection_id_frame _write_path_challenge_frame _write_path_response_frame _write_ping_frame "
         "_write_retire_connection_id_frame host_cid"
     ),
@@ -92,7 +92,7 @@ REQUIRED: Mapping[str, str] = {
         "_max_datagram_size evaluation_time next_send_time update_after_send update_bucket update_rate"
     ),
     "aioquic.quic.recovery:QuicPacketSpace": (
-        "ack_at ack_eliciting_in_flight ack_queue expected_packet_number largest_received_packet "
+        "ack_at ack_eliciting_in_flight ack_queue expected_packet_number largest_acked_packet largest_received_packet "
         "largest_received_time loss_time received_packets sent_packets"
     ),
     "aioquic.quic.congestion.reno:RenoCongestionControl": (
@@ -113,7 +113,7 @@ REQUIRED: Mapping[str, str] = {
         "_peer_certificate_chain _psk_key_exchange_mode _receive_buffer _request_client_certificate "
         "_server_handle_certificate _server_handle_certificate_verify _server_handle_finished _server_handle_hello "
         "_server_name _session_resumed _set_state _verify_mode early_data_accepted get_session_ticket_cb "
-        "key_schedule new_session_ticket_cb update_traffic_key_cb"
+        "handshake_extensions key_schedule new_session_ticket_cb update_traffic_key_cb"
     ),
 }
 """Names by module, or by "module:Class"; those of a class are looked for on an instance."""

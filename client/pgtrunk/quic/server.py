@@ -24,6 +24,7 @@ from pgtrunk.quic.sealing import Sealer
 from pgtrunk.quic.server_tls import HandshakePolicy
 from pgtrunk.quic.sockets import bind_group, tune
 from pgtrunk.quic.steering import ALONE
+from pgtrunk.quic.ticket_keys import PURPOSE
 from pgtrunk.quic.tickets import Tickets
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pgtrunk.quic.elders import Elders
     from pgtrunk.quic.listener import Forward
     from pgtrunk.quic.steering import Place
+    from pgtrunk.quic.ticket_keys import TicketKeys
 
 __all__ = ["Acceptor", "Identity", "Listener", "ServerConfig", "bind", "listen", "listen_on"]
 
@@ -47,9 +49,12 @@ class ServerConfig:
     client_ca_file: str | None = None
     """CAs in PEM; where set, every client must show a certificate of theirs (quic_client_ca_file)."""
     keys: tuple[bytes, ...]
-    """Secrets of 32 bytes, the current one first, that seal session tickets and Retry tokens, and from which the tokens
-    of stateless resets are made. Workers of one fleet share them, and keep the previous one for as long as tickets
-    live."""
+    """Secrets of 32 bytes, the current one first, that seal Retry tokens, and from which the tokens of stateless resets
+    are made. Workers of one fleet share them."""
+    ticket_keys: Sealer | TicketKeys | None = None
+    """What seals session tickets, the same for all workers; None: made from ``keys``, and not renewed."""
+    early_data: bool = False
+    """Whether tickets permit early data, and early data is taken (quic_early_data)."""
     budget: ByteBudget
     """Bytes that all connections of the process may hold together."""
     limits: QuicLimits = field(default_factory=QuicLimits)
@@ -162,10 +167,11 @@ def _door(config: ServerConfig, accept: Acceptor, *, now: float) -> Door:
         budget=config.budget,
         admission=config.admission,
         policy=HandshakePolicy(
-            Tickets(Sealer(config.keys, "ticket")),
+            Tickets(config.ticket_keys or Sealer(config.keys, PURPOSE)),
             identity.authority,
             clock=time.time,
             entropy=os.urandom,
+            early=config.early_data,
         ),
         tokens=RetryTokens(Sealer(config.keys, "retry")),
         reset_token=ResetTokens(config.keys),

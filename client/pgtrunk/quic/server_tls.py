@@ -2,14 +2,15 @@
 
 A ``tls.Context`` that takes the place of the one that aioquic has just set up. It asks for a client certificate where
 an authority is given and goes on only with one that this authority accepts; it resumes from sealed tickets, and a
-resumed handshake has the identity that the ticket carries, or none is resumed. Early data is never offered and never
-readable: it could be replayed. All that goes wrong is raised as ``tls.Alert``, which aioquic sends as it is.
+resumed handshake has the identity that the ticket carries, or none is resumed. Early data is readable only where the
+policy wants it, the ticket permits it, is fresh, and was not used before (early.py); it may be a replay all the same.
+All that goes wrong is raised as ``tls.Alert``, which aioquic sends as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from aioquic import tls
@@ -18,6 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from pgtrunk.quic.client_auth import ClientAuthority, VerifiedClient
+from pgtrunk.quic.early import FRESHNESS, MAX_EARLY_DATA, HandshakeCounters, Terms, UsedTickets
 from pgtrunk.quic.sealing import NONCE_SIZE
 from pgtrunk.quic.tickets import MAX_CERTIFICATE, MAX_RENEWAL, NO_AUTHORITY, Ticket, Tickets
 
@@ -35,6 +37,11 @@ class HandshakePolicy:
     """Seconds since 1970: certificates and tickets are about dates."""
     entropy: Callable[[int], bytes]
     """So many random bytes, fit for nonces."""
+    early: bool = False
+    """Whether tickets permit early data, and early data is taken."""
+    used: UsedTickets = field(default_factory=UsedTickets)
+    """The tickets that it was taken with."""
+    counters: HandshakeCounters = field(default_factory=HandshakeCounters)
 
     @property
     def fingerprint(self) -> bytes:
@@ -55,6 +62,11 @@ class ServerContext(tls.Context):
         self._install_stock_key = stock.update_traffic_key_cb
         self._policy = policy
         self._ticket: Ticket | None = None
+        self._hello: Buffer | None = None
+        self._age: int | None = None
+        self._mark = b""
+        self._offers_early = False
+        self._takes_early = False
         self._claimed: VerifiedClient | None = None
         self._client: VerifiedClient | None = None
 
@@ -74,17 +86,41 @@ class ServerContext(tls.Context):
 
     @property
     def early_data_accepted(self) -> bool:
-        """Never: the base takes early data with any PSK, so it is told here that it did not."""
-        return False
+        """The base takes early data with any PSK that the client has proved to know; whether we do is looked at when it
+        says so."""
+        return self._takes_early
 
     @early_data_accepted.setter
-    def early_data_accepted(self, _: bool) -> None: ...
+    def early_data_accepted(self, accepted: bool) -> None:
+        self._offers_early = accepted
+        self._takes_early = accepted and self._permits_early()
+
+    @property
+    def refuses_early(self) -> bool:
+        """Whether there was early data that is not taken. Not known where the ticket was not."""
+        return self._offers_early and not self._takes_early
+
+    def _permits_early(self) -> bool:
+        policy, ticket = self._policy, self._ticket
+        if not policy.early or ticket is None or ticket.early is None or self._age is None:
+            return False
+        terms = Terms.of(self.alpn_negotiated, self.handshake_extensions)
+        if terms is None or not ticket.early.hold_under(terms):
+            return False
+        now = policy.clock()
+        # RFC 8446 section 8.3, less the round trip that the client cannot know of. A replay is as old as it says only
+        # for a while.
+        if abs(now - ticket.issued - self._age / 1000) > FRESHNESS:
+            return False
+        # Last, and after the client has shown that it knows the ticket's secret: or whoever has seen a ticket go by
+        # could use it up.
+        return policy.used.take(self._mark, now)
 
     def _install_key(
         self, direction: tls.Direction, epoch: tls.Epoch, cipher_suite: tls.CipherSuite, secret: bytes
     ) -> None:
         # Without its key early data is a packet that cannot be decrypted, whatever else happens.
-        if epoch is not tls.Epoch.ZERO_RTT:
+        if epoch is not tls.Epoch.ZERO_RTT or self._takes_early:
             self._install_stock_key(direction, epoch, cipher_suite, secret)
 
     # Resumption
@@ -96,6 +132,8 @@ class ServerContext(tls.Context):
         if ticket is None:
             return None
         self._ticket = ticket
+        self._age = self._stated_age(ticket)
+        self._mark = sealed[:NONCE_SIZE]
         return tls.SessionTicket(
             age_add=ticket.age_add,
             cipher_suite=tls.CipherSuite(ticket.cipher_suite),
@@ -107,8 +145,23 @@ class ServerContext(tls.Context):
             ticket=sealed,
         )
 
+    def _stated_age(self, ticket: Ticket) -> int | None:
+        """Returns how old the client says that its ticket is, in milliseconds. The base does not pass it on.
+
+        The one identity and the one binder end the hello (RFC 8446 section 4.2.11): the age, and the lengths of all
+        binders and of this one. ``_hello`` has been read to its end.
+        """
+        hello = self._hello
+        if ticket.early is None or hello is None:
+            return None
+        age_end = hello.tell() - tls.cipher_suite_hash(tls.CipherSuite(ticket.cipher_suite)).digest_size - 3
+        obfuscated = int.from_bytes(hello.data_slice(age_end - 4, age_end), "big")
+        return (obfuscated - ticket.age_add) % (1 << 32)
+
     def _server_handle_hello(self, input_buf: Buffer, initial_buf: Buffer, handshake_buf: Buffer) -> None:
+        self._hello = input_buf
         super()._server_handle_hello(input_buf, initial_buf, handshake_buf)
+        self._hello = None
         ticket = self._ticket if self._session_resumed else None
         if ticket is not None and ticket.certificate is not None:
             self._client = VerifiedClient(x509.load_der_x509_certificate(ticket.certificate), ticket.ends)
@@ -134,8 +187,16 @@ class ServerContext(tls.Context):
 
     def _server_handle_finished(self, input_buf: Buffer, output_buf: Buffer) -> None:
         super()._server_handle_finished(input_buf, output_buf)
+        self._count()
         if self._psk_key_exchange_mode is not None:
             self._issue_ticket(output_buf)
+
+    def _count(self) -> None:
+        counters = self._policy.counters
+        counters.resumed += self._session_resumed
+        counters.full += not self._session_resumed
+        counters.early += self._takes_early
+        counters.late += self.refuses_early
 
     def _issue_ticket(self, output_buf: Buffer) -> None:
         policy, now = self._policy, self._policy.clock()
@@ -144,8 +205,11 @@ class ServerContext(tls.Context):
         span = policy.tickets.span(now, ends)
         if span < 1 or len(certificate or b"") > MAX_CERTIFICATE:
             return
+        early = Terms.of(self.alpn_negotiated, self.handshake_extensions) if policy.early else None
         message = tls.NewSessionTicket(
-            ticket_lifetime=int(span), ticket_age_add=int.from_bytes(policy.entropy(4), "big"), max_early_data_size=None
+            ticket_lifetime=int(span),
+            ticket_age_add=int.from_bytes(policy.entropy(4), "big"),
+            max_early_data_size=MAX_EARLY_DATA if early is not None else None,
         )
         secrets = self._build_session_ticket(message, [])
         ticket = Ticket(
@@ -157,6 +221,7 @@ class ServerContext(tls.Context):
             secret=secrets.resumption_secret,
             authority=policy.fingerprint,
             certificate=certificate,
+            early=early,
         )
         message.ticket = policy.tickets.seal(ticket, nonce=policy.entropy(NONCE_SIZE))
         tls.push_new_session_ticket(output_buf, message)

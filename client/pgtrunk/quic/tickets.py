@@ -3,7 +3,8 @@
 So any worker resumes what another one began. A ticket carries who the client was proved to be and by which set of
 CAs; it opens only where that very set (or, without mutual TLS, none) is in force. Its life ends at the earliest of:
 its own lifetime, the end of the chain that proved the client, and a day after the last full handshake, however often
-it was renewed. It is never good for early data. Times are seconds since 1970, since other machines read them too.
+it was renewed. Where it is good for early data, it carries the terms of that (early.py). Times are seconds since 1970,
+since other machines read them too.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING
 
+from pgtrunk.quic.early import Terms
+from pgtrunk.quic.sealing import Sealer
+
 if TYPE_CHECKING:
-    from pgtrunk.quic.sealing import Sealer
+    from pgtrunk.quic.ticket_keys import TicketKeys
 
 __all__ = ["NO_AUTHORITY", "Ticket", "Tickets"]
 
@@ -32,10 +36,10 @@ MAX_SKEW = 60.0
 MAX_CERTIFICATE = 4096
 """Bytes of the largest client certificate that a ticket carries; it comes back in the first flight of the client."""
 
-_FORMAT = 1
+_FORMAT = 2
 _HEAD = Struct(
-    "!BHIQQQBBH"
-)  # format, cipher suite, age_add, issued, expires, ends (ms), sizes of the three that follow
+    "!BHIQQQBBBH"
+)  # format, cipher suite, age_add, issued, expires, ends (ms), sizes of the four that follow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +58,19 @@ class Ticket:
     """Fingerprint of the CA set that the client was verified against, or ``NO_AUTHORITY``."""
     certificate: bytes | None
     """The verified client certificate, in DER, where there is an authority."""
+    early: Terms | None = None
+    """What early data may count on; None: it is good for none."""
 
 
 class Tickets:
     """Writes and reads tickets."""
 
-    def __init__(self, sealer: Sealer, *, lifetime: float = LIFETIME) -> None:
-        self._sealer = sealer
+    def __init__(self, keys: Sealer | TicketKeys, *, lifetime: float = LIFETIME) -> None:
+        self._keys = keys
         self._lifetime = lifetime
+
+    def _sealer(self, now: float) -> Sealer:
+        return self._keys if isinstance(self._keys, Sealer) else self._keys.at(now)
 
     def span(self, now: float, ends: float) -> float:
         """Seconds for which a ticket issued now may be used; nothing is left at 0 or below."""
@@ -71,16 +80,16 @@ class Tickets:
         """Returns the ticket as the client gets it."""
         certificate = ticket.certificate or b""
         times = (round(seconds * 1000) for seconds in (ticket.issued, ticket.expires, ticket.ends))
-        sizes = (len(ticket.secret), len(ticket.authority), len(certificate))
-        head = _HEAD.pack(_FORMAT, ticket.cipher_suite, ticket.age_add, *times, *sizes)
-        return self._sealer.seal(head + ticket.secret + ticket.authority + certificate, nonce=nonce)
+        parts = (ticket.secret, ticket.authority, b"" if ticket.early is None else ticket.early.encode(), certificate)
+        head = _HEAD.pack(_FORMAT, ticket.cipher_suite, ticket.age_add, *times, *map(len, parts))
+        return self._sealer(ticket.issued).seal(head + b"".join(parts), nonce=nonce)
 
     def open(self, sealed: bytes, *, now: float, authority: bytes) -> Ticket | None:
         """Returns the ticket, or None where a full handshake is to be made.
 
         That is: none of ours, of an unknown format, out of its time, or issued while another set of CAs was in force.
         """
-        value = self._sealer.open(sealed)
+        value = self._sealer(now).open(sealed)
         if value is None or value[0] != _FORMAT:
             return None
         ticket = _parse(value)
@@ -90,16 +99,20 @@ class Tickets:
 
 def _parse(value: bytes) -> Ticket:
     """Reads what we sealed ourselves, so its sizes are right."""
-    _, cipher_suite, age_add, issued, expires, ends, secret_size, authority_size, size = _HEAD.unpack_from(value)
-    authority_at = _HEAD.size + secret_size
-    certificate_at = authority_at + authority_size
+    _, cipher_suite, age_add, issued, expires, ends, *sizes = _HEAD.unpack_from(value)
+    parts, at = [], _HEAD.size
+    for size in sizes:
+        parts.append(value[at : at + size])
+        at += size
+    secret, authority, early, certificate = parts
     return Ticket(
         issued=issued / 1000,
         expires=expires / 1000,
         ends=ends / 1000,
         cipher_suite=cipher_suite,
         age_add=age_add,
-        secret=value[_HEAD.size : authority_at],
-        authority=value[authority_at:certificate_at],
-        certificate=value[certificate_at : certificate_at + size] or None,
+        secret=secret,
+        authority=authority,
+        certificate=certificate or None,
+        early=Terms.decode(early) if early else None,
     )
