@@ -27,7 +27,7 @@ class Dialer:
         Raises `GatewayUnreachable`, `CertificateError` and `CertificateFileError`. Cancelled, it leaves nothing behind.
         """
         # Imported here, not above: `import pgtrunk` alone stays quick.
-        from pgtrunk.quic.client import connect
+        from pgtrunk.quic.connecting import connect
 
         config, address = self._config, at or self._address
         if config.server_name is None:

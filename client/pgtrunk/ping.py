@@ -36,7 +36,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 async def _ping(arguments: argparse.Namespace) -> int:
-    from pgtrunk.quic.client import ClientConfig, connect
+    from pgtrunk.quic import ClientConfig, connect
     from pgtrunk.quic.config import QuicLimits
 
     address = Address.parse(arguments.gateway)

@@ -32,7 +32,7 @@ from aioquic.quic.events import QuicEvent, StreamDataReceived
 
 from helpers.certificates import Identity
 from helpers.quic_loopback import LoopbackServer
-from pgtrunk.quic.client import ClientConfig, connect
+from pgtrunk.quic import ClientConfig, connect
 from pgtrunk.quic.config import QuicLimits
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ import uvloop
 from helpers.certificates import SERVER_AUTH, Identity, authority
 from helpers.listening import CA, EchoServer, echo_server, server_config
 from pgtrunk.errors import CertificateError, GatewayUnreachable
-from pgtrunk.quic.client import ClientConfig, ClientConnection, connect
+from pgtrunk.quic.client import ClientConfig, ClientConnection
+from pgtrunk.quic.connecting import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -11,7 +11,8 @@ import pytest
 from helpers.certificates import SERVER_AUTH, authority
 from helpers.listening import CA, EchoServer, echo_server, server_config
 from pgtrunk.errors import CertificateError, CertificateFileError
-from pgtrunk.quic.client import ClientConfig, ClientConnection, connect
+from pgtrunk.quic.client import ClientConfig, ClientConnection
+from pgtrunk.quic.connecting import connect
 from pgtrunk.quic.identity import Identity
 
 if TYPE_CHECKING:

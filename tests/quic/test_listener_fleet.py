@@ -16,8 +16,9 @@ from helpers.listening_fleet import EchoFleet, echo_fleet
 from helpers.stock_client import configuration, stock_client
 from helpers.waiting import until
 from pgtrunk.errors import SessionLost
-from pgtrunk.quic.client import ClientConfig, ClientConnection, connect
+from pgtrunk.quic.client import ClientConfig, ClientConnection
 from pgtrunk.quic.config import QuicLimits
+from pgtrunk.quic.connecting import connect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

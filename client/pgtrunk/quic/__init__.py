@@ -6,8 +6,9 @@ from .private_names import check as _check
 
 _check()
 
-from .client import ClientConfig, ClientConnection, connect  # noqa: E402 - the check comes first, or it would come too late
+from .client import ClientConfig, ClientConnection  # noqa: E402 - the check comes first, or it would come too late
 from .config import ByteBudget, QuicLimits  # noqa: E402
+from .connecting import connect  # noqa: E402
 from .driver import ConnectionDriver  # noqa: E402
 from .transport import StreamTransport  # noqa: E402
 

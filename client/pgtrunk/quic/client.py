@@ -1,28 +1,31 @@
-"""A client's connection to its gateway: name, socket, handshake, certificate; then streams.
+"""A client's connection to its gateway: socket, handshake, certificate; then streams.
 
-The socket is connected, so that a port where nobody listens is refused at once instead of by silence. Addresses are
-tried in the resolver's order, each with a fair share of the time that is left. RFC 9000, RFC 9001.
+The socket is connected, so that a port where nobody listens is refused at once instead of by silence. RFC 9000,
+RFC 9001.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import ssl
 import time
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pgtrunk.errors import CertificateError, GatewayUnreachable, SessionLost, TrunkError
+from pgtrunk.errors import GatewayUnreachable, SessionLost, TrunkError
 
 from .client_socket import ClientSocket
 from .config import ALPN, CID_LENGTH, QuicLimits, quic_configuration
 from .connection import Connection
+from .control import WANTS_STATS
 from .credentials import load_credentials
 from .driver import ConnectionDriver
 from .ending import show
 from .redundancy import Paths
+from .stages import ConnectionStages, StageMeter
+from .timed import TimedTransport
 from .trust import ClientContext, expected_name, load_anchors
 
 if TYPE_CHECKING:
@@ -31,10 +34,11 @@ if TYPE_CHECKING:
     from aioquic.quic.configuration import QuicConfiguration
 
     from .control import Goaway
+    from .figures import Figures
     from .sockets import AddressInfo
     from .transport import StreamTransport
 
-__all__ = ["ClientConfig", "ClientConnection", "connect"]
+__all__ = ["ClientConfig", "ClientConnection"]
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -67,6 +71,10 @@ class ClientConfig:
     alpn: tuple[str, ...] = ALPN
     paths: Paths = field(default_factory=Paths)
     """What all connections of this configuration know of losses on the way, by the gateway's address."""
+    stages: StageMeter = field(default_factory=StageMeter)
+    """What all its connections have measured, and their gateways reported, of the stages of queries."""
+    timings: bool = True
+    """Whether each connection measures how long its queries take."""
 
     def quic(self, host: str, *, now: float) -> QuicConfiguration:
         """Return aioquic's configuration, files read. ``now`` is in seconds since 1970. Raises CertificateFileError."""
@@ -89,53 +97,8 @@ class ClientConfig:
         return configuration
 
 
-async def connect(host: str, port: int, *, config: ClientConfig, timeout: float) -> ClientConnection:
-    """Connect within ``timeout`` seconds, name resolution included.
-
-    Raises GatewayUnreachable, CertificateError when either end does not accept the other's certificate, and
-    CertificateFileError for files that cannot be loaded. Cancelled, it leaves nothing behind.
-    """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout
-    configuration = config.quic(host, now=time.time())
-    # Each attempt has its own share of the timeout, which must be what decides.
-    limits = replace(config.limits, max_streams=0, handshake_timeout=max(timeout, config.limits.handshake_timeout))
-    addresses = await _resolve(host, port, deadline, timeout)
-    failures: list[TrunkError] = []
-    for index, address in enumerate(addresses):
-        now = loop.time()
-        share = (deadline - now) / (len(addresses) - index)
-        connection = ClientConnection(configuration, limits, address)
-        connection.driver.quic.use_path(config.paths.to(address[4][0]), now)
-        try:
-            await connection._open(now + share)
-        except CertificateError:
-            raise
-        except GatewayUnreachable as exc:
-            failures.append(exc)
-        else:
-            return connection
-    if len(failures) == 1:
-        raise failures[0]
-    raise GatewayUnreachable(
-        f"gateway {host}:{port} cannot be reached at any of its addresses: " + "; ".join(map(str, failures))
-    )
-
-
-async def _resolve(host: str, port: int, deadline: float, timeout: float) -> list[AddressInfo]:
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout_at(deadline):
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-    except TimeoutError as exc:
-        raise GatewayUnreachable(f"host {host!r} was not resolved within {timeout:g} s (connect_timeout)") from exc
-    except (OSError, UnicodeError) as exc:
-        raise GatewayUnreachable(f"host {host!r} cannot be resolved: {exc}") from exc
-    return list(dict.fromkeys(cast("list[AddressInfo]", found)))
-
-
 class ClientConnection:
-    """A QUIC connection to a gateway. ``connect`` makes them; streams are opened until it is closed or lost.
+    """A QUIC connection to a gateway, which ``open`` opens; streams are opened until it is closed or lost.
 
     ``on_credit()`` is called when the gateway allows more streams, ``on_lost(error)`` once when the connection ends by
     itself, ``on_leave(goaway)`` when the gateway asks for the connection to be left, ``on_suspect(is_suspect)`` when it
@@ -192,6 +155,11 @@ class ClientConnection:
         return len(self._driver.streams)
 
     @property
+    def is_heard(self) -> bool:
+        """Whether the gateway has said anything."""
+        return self._driver.received > 0
+
+    @property
     def is_alive(self) -> bool:
         """Streams can be opened: the handshake is done, or ``is_early``; and the connection is neither closed nor
         lost."""
@@ -246,9 +214,24 @@ class ClientConnection:
         """Wait until the socket is closed: some round trips after ``close``, in which late packets are answered."""
         await asyncio.shield(self._closed)
 
+    def figures(self) -> Figures:
+        """What it is doing now."""
+        return self._driver.figures()
+
     # -- opening
 
-    async def _open(self, deadline: float) -> None:
+    def measure(self, meter: StageMeter, *, timings: bool) -> None:
+        """Have the gateway report its part of queries, and measure with ``timings`` how long they take in all; before
+        it is opened."""
+        stages = ConnectionStages(meter)
+        driver = self._driver
+        driver.control.features |= WANTS_STATS
+        driver.control.on_stats = stages.report
+        if timings:
+            # Not the loop's clock: uvloop's has milliseconds.
+            driver.make_transport = partial(TimedTransport, took=stages.took, clock=time.monotonic)
+
+    async def open(self, deadline: float) -> None:
         """Connect to the one address, or leave nothing behind."""
         timeout = deadline - self._loop.time()
         try:
@@ -258,20 +241,20 @@ class ClientConnection:
                 self._driver.connect(self._socket.path)
                 await self._opened
         except TimeoutError as exc:
-            self._discard()
+            self.discard()
             raise GatewayUnreachable(
                 f"gateway {self._peer} did not answer within {timeout:.1f} s (connect_timeout); is UDP let through?"
             ) from exc
         except OSError as exc:
-            self._discard()
+            self.discard()
             if isinstance(exc, TrunkError):
                 raise
             raise GatewayUnreachable(f"gateway {self._peer} cannot be reached: {exc.strerror or exc}") from exc
         except BaseException:
-            self._discard()
+            self.discard()
             raise
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
         """Say goodbye if anybody may listen, and close the socket at once."""
         self._driver.close()
         self._driver.flush()
