@@ -85,7 +85,14 @@ class Cancels(FakeCancels):
 class Lobby:
     """A gateway for one session that logs in."""
 
-    def __init__(self, *, auth_type: Any = "trust", users: Userlist | None = None, **config: Any) -> None:
+    def __init__(
+        self,
+        *,
+        auth_type: Any = "trust",
+        users: Userlist | None = None,
+        transport: FakeTransport | None = None,
+        **config: Any,
+    ) -> None:
         self.pool = Greeter()
         self.cancels = Cancels()
         self.deriving = asyncio.Event()
@@ -100,8 +107,8 @@ class Lobby:
             pool=cast("Any", lambda entry, user: self.pool),
             random=lambda size: bytes(range(size)),
         )
-        self.transport = FakeTransport(peername=("192.0.2.1", 40000))
-        self.session = Session(self.context, "tcp")
+        self.transport = transport or FakeTransport(peername=("192.0.2.1", 40000))
+        self.session = Session(self.context, "tcp" if transport is None else "quic")
         self.session.connection_made(self.transport)
 
     async def _derive(self, derivation: Derivation) -> ScramKeys:

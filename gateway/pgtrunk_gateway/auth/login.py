@@ -139,6 +139,11 @@ class Login:
         """Derivations that have been asked for and not come."""
         self._held = b""
 
+    @property
+    def awaits_proof(self) -> bool:
+        """Whether what the client says next is to prove something: it must not be taken from what may be a replay."""
+        return self.state is not State.OFFERED
+
     def start(self) -> tuple[Action, ...]:
         """The startup packet has been read."""
         return self._handle(Event.START, b"")

@@ -1,4 +1,9 @@
-"""The shell around :class:`~pgtrunk_gateway.auth.login.Login`: asks, waits, derives, counts failures."""
+"""The shell around :class:`~pgtrunk_gateway.auth.login.Login`: asks, waits, derives, counts failures.
+
+From early data, which may be a replay, a login is begun: the user is looked up, and asked for the password or told the
+mechanisms; a SASLInitialResponse, which proves nothing, gets its challenge. The proof is read, keys are derived, and it
+is said and counted how the login ends, when the handshake is complete.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +27,22 @@ __all__ = ["authenticate"]
 
 
 async def authenticate(
-    context: Context, dialogue: Dialogue, user: str, address: str | None, entry: DatabaseConfig | None
+    context: Context,
+    dialogue: Dialogue,
+    user: str,
+    address: str | None,
+    entry: DatabaseConfig | None,
+    *,
+    may_be_early: bool = False,
 ) -> auth.Accepted:
     """Returns when the client at ``address`` has shown that it is ``user``. Raises the error to refuse it with.
 
     ``entry``: the database that it wants, whose auth_query knows users; None where there is none: then it is asked as
     if there were.
     """
+    if context.policy.auth_type == "cert" and dialogue.peer_certificate is None:
+        # Where no ticket names it, it comes with the end of the handshake.
+        await dialogue.confirmed()
     now = asyncio.get_running_loop().time
     login = auth.Login(
         context.policy,
@@ -44,10 +58,14 @@ async def authenticate(
         derivations: list[auth.Derivation] = []
         for action in actions:
             match action:
+                case auth.Accepted() if may_be_early and dialogue.is_early:
+                    return action
                 case auth.Accepted():
+                    await dialogue.confirmed()
                     context.limiter.succeeded(address, now())
                     return action
                 case auth.Refused(error):
+                    await dialogue.confirmed()
                     if isinstance(error, AuthenticationFailed):
                         context.limiter.failed(address, now())
                     raise error
@@ -60,8 +78,11 @@ async def authenticate(
         if actions == (auth.LookUp(),):
             actions = login.found(await context.lookup(entry, user) if entry is not None else None)
         elif derivations:
+            await dialogue.confirmed()
             actions = await _derive(context, login, derivations)
         else:
+            if login.awaits_proof:
+                await dialogue.confirmed()
             actions = await _answer(dialogue, login)
 
 

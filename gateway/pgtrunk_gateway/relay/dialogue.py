@@ -2,6 +2,9 @@
 
 Knows nothing of what a login says. A client that sends ahead is read up to a bound, then no further until somebody
 reads what has come.
+
+What comes before a QUIC handshake is complete is early data (0-RTT), and anybody who has seen its packets can send them
+again (RFC 8446 section 8). Once the handshake is complete, it is the client's.
 """
 
 from __future__ import annotations
@@ -35,6 +38,21 @@ class Dialogue:
         self._inbox = Inbox()
         self._reader = MessageReader(_MESSAGE)
         self._paused = False
+
+    @property
+    def is_early(self) -> bool:
+        """Whether what has come may be a replay of early data."""
+        return bool(self.transport.get_extra_info("early"))
+
+    async def confirmed(self) -> None:
+        """Returns when nothing of what has come can be a replay; at once where it was no early data. If the handshake
+        fails, the session ends, and with it who waits here."""
+        if not self.is_early:
+            return
+        complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        connection = self.transport.get_extra_info("quic_connection")
+        connection.call_when_confirmed(lambda: None if complete.done() else complete.set_result(None))
+        await complete
 
     @property
     def peer_certificate(self) -> x509.Certificate | None:

@@ -338,13 +338,15 @@ class Lifecycle(Pausing):
         raise NotImplementedError
 
     def _close(self) -> None:
+        # Then whoever it was need not be who it seemed, and there may have been nobody.
+        was_early = self.login is not None and self.login.is_early
         if self.login is not None:
             self.login.stop()
         self._stop_timers()
         self._request = self._late = b""
         if self.admission is not None:
             self.admission.leave()
-        if self.context.config.log_disconnections:
+        if self.context.config.log_disconnections and not was_early:
             log.info("%s closing because: %s (age=%ds)", self, self._reason, int(self._loop.time() - self._since))
         self.login = None
         # A client that does not read would keep it open as long as it likes.

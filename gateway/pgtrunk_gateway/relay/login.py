@@ -5,6 +5,11 @@
 
 A coroutine per login, with client_login_timeout as its deadline. What it decides is in pure functions; it only reads,
 writes and waits.
+
+In early data (:mod:`~pgtrunk_gateway.relay.dialogue`) a login only begins: it counts against no limit, and does not
+end, well or badly, before the handshake is complete. Then what is left of it takes its turn, as if it had come just now: a
+cancel request is acted on, a replication connection or a visit to the console begins, a failure is told, counted and
+logged. One that never comes to that leaves no trace.
 """
 
 from __future__ import annotations
@@ -83,6 +88,11 @@ class SessionLogin:
         self.data_received = self._dialogue.data_received
 
     @property
+    def is_early(self) -> bool:
+        """Whether all that is known of it may be a replay."""
+        return self._dialogue.is_early
+
+    @property
     def pool(self) -> Pool | None:
         """Whose first login at the server it waits for, or its own; None: it has not come to that."""
         return self._pool
@@ -106,7 +116,7 @@ class SessionLogin:
         error: GatewayError
         try:
             async with asyncio.timeout(timeout or None):
-                outcome = await self._log_in()
+                outcome = await self._confirmed()
             if isinstance(outcome, CancelRequest):
                 # All of it is there. How long it may take from now on is cancel_wait_timeout's affair.
                 await self._context.cancels.serve(outcome, self._client.address)
@@ -115,6 +125,11 @@ class SessionLogin:
             self._client.vanished()
             return
         except TimeoutError:
+            if self._dialogue.is_early:
+                # There may be nobody to tell it to.
+                self._uncount()
+                self._client.vanished()
+                return
             error = self._too_late("client_login_timeout", timeout)
         except ProtocolViolation as violation:
             error = ProtocolError(str(violation), sqlstate=violation.sqlstate)
@@ -129,6 +144,16 @@ class SessionLogin:
         self._uncount()
         self._context.counters.refused += 1
         self._client.fail(error)
+
+    async def _confirmed(self) -> Admission | Visit | Passage | CancelRequest:
+        """What the login leads to, however much of it came as early data."""
+        try:
+            outcome = await self._log_in()
+        except (GatewayError, ProtocolViolation):
+            await self._dialogue.confirmed()
+            raise
+        await self._dialogue.confirmed()
+        return outcome
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or (fault := task.exception()) is None:
@@ -175,10 +200,12 @@ class SessionLogin:
         if database in CONSOLE_NAMES and self._context.console is not None:
             visit = await log_in_to_console(self._context, self._dialogue, packet.parameters, self._client.address)
             return await self._count_visit(visit)
-        self._place = place = await self._enter()
+        if not self._dialogue.is_early:
+            self._place = await self._enter()
         entry = self._context.config.database(database)
         accepted = await authenticate(self._context, self._dialogue, user, self._client.address, entry)
         user = accepted.user
+        place = self._place or await self._enter_late()
         # A reload may have come in between, and taken the database away.
         entry = self._entry(database)
         await self._settle(place, entry, user)
@@ -290,6 +317,7 @@ class SessionLogin:
         return LoginTimeout(setting, detail=detail)
 
     async def _count_visit(self, visit: Visit) -> Visit:
+        await self._dialogue.confirmed()
         self._place = place = self._context.tally.visit()
         await place.prove(self._context.config, _CONSOLE, visit.user, exempt=visit.admin)
         return replace(visit, place=place, protocol=self._protocol)
@@ -299,6 +327,13 @@ class SessionLogin:
         if context.draining and not (context.has_moment and context.has_moment(self._client.transport)):
             raise CannotConnectNow("pooler is shutting down")
         return await context.tally.admit(context.config.max_client_conn)
+
+    async def _enter_late(self) -> Place:
+        """As :meth:`_enter`, once the handshake is complete."""
+        self._place = place = await self._enter()
+        if self._dialogue.is_over:
+            raise ConnectionResetError("the client has left")
+        return place
 
     async def _settle(self, place: Place, entry: DatabaseConfig, user: str) -> None:
         if self._context.policy.auth_type == "any" and entry.user is None:
