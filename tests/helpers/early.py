@@ -14,16 +14,20 @@ class EarlyTransport(FakeTransport):
     """What comes is early data until :meth:`confirm`. It stands for its connection, too."""
 
     def __init__(self, **extra: Any) -> None:
-        super().__init__(peername=("192.0.2.1", 40000), quic_connection=self, early=True, **extra)
+        super().__init__(peername=("192.0.2.1", 40000), quic_connection=self, **extra)
+        self.is_early = True
         self._callbacks: list[Callable[[], object]] = []
 
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self.is_early if name == "early" else super().get_extra_info(name, default)
+
     def call_when_confirmed(self, callback: Callable[[], object]) -> None:
-        assert self.get_extra_info("early"), "it is confirmed already"
+        assert self.is_early, "it is confirmed already"
         self._callbacks.append(callback)
 
     def confirm(self) -> None:
         """The handshake is complete."""
-        self._extra["early"] = False
+        self.is_early = False
         for callback in self._callbacks:
             callback()
         self._callbacks.clear()

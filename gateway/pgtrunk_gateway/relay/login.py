@@ -7,9 +7,9 @@ A coroutine per login, with client_login_timeout as its deadline. What it decide
 writes and waits.
 
 In early data (:mod:`~pgtrunk_gateway.relay.dialogue`) a login only begins: it counts against no limit, and does not
-end, well or badly, before the handshake is complete. Then what is left of it takes its turn, as if it had come just now: a
-cancel request is acted on, a replication connection or a visit to the console begins, a failure is told, counted and
-logged. One that never comes to that leaves no trace.
+end, well or badly, before the handshake is complete. Then what is left of it takes its turn, as if it had come just
+now: a cancel request is acted on, a replication connection or a visit to the console begins, a failure is told, counted
+and logged. One that never comes to that leaves no trace.
 """
 
 from __future__ import annotations
