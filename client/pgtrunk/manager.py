@@ -13,6 +13,7 @@ from pgtrunk.allocation import Rules
 from pgtrunk.dialer import Dialer
 from pgtrunk.errors import TrunkClosed, UsageError
 from pgtrunk.refusal import Limit
+from pgtrunk.stages import Stages
 from pgtrunk.telemetry import RedundancyStats
 from pgtrunk.trunk import CANCEL_TIMEOUT, Trunk
 
@@ -54,6 +55,7 @@ class StreamManager:
     ``redundancy``: ``"auto"`` sends small messages twice, some milliseconds apart, while the way to the gateway loses
     packets, so that one that is lost costs no further round trip; ``"off"`` never does. The gateway has its own option
     for its answers (``quic_redundancy``).
+    ``timings``: whether each query is timed from its first octet to the end of its answer, for `stats`.
 
     A manager belongs to the event loop on which it was opened, and to that process: `UsageError` otherwise.
     """
@@ -74,6 +76,7 @@ class StreamManager:
         dangerously_skip_certificate_verification: bool = False,
         congestion_floor: int = 0,
         redundancy: Redundancy = "auto",
+        timings: bool = True,
     ) -> None:
         _require_positive_int(connections=connections, streams_per_connection=streams_per_connection)
         _require_seconds(acquire_timeout=acquire_timeout, connect_timeout=connect_timeout)
@@ -97,6 +100,7 @@ class StreamManager:
             cert_file=cert_file,
             key_file=key_file,
             verify=self._verified,
+            timings=timings,
         )
         self._dialer = Dialer(self._address, self._config, timeout=connect_timeout)
         self._trunk: Trunk | None = None
@@ -178,7 +182,9 @@ class StreamManager:
         """Returns what the trunk is doing and what it has done; after `close` too."""
         if self._trunk is None:
             raise self._not_open()
-        return replace(self._trunk.stats(), redundancy=RedundancyStats(**asdict(self._config.paths.figures())))
+        config, trunk = self._config, self._trunk
+        stages = Stages.of(trunk.counters.acquire_waits, config.stages)
+        return replace(trunk.stats(), redundancy=RedundancyStats(**asdict(config.paths.figures())), stages=stages)
 
     def __repr__(self) -> str:
         return f"<StreamManager {self._address} {'not open' if self._trunk is None else self._trunk.summary}>"

@@ -20,7 +20,8 @@ from pgtrunk.allocation import Allocation, Rules
 from pgtrunk.decisions import Dial, HangUp, Refuse, Vacate, WakeAt
 from pgtrunk.errors import SessionLost, TrunkClosed, TrunkError, UsageError
 from pgtrunk.refusal import Limit, error_for
-from pgtrunk.telemetry import Counters, TrunkStats
+from pgtrunk.stages import Stages
+from pgtrunk.telemetry import ConnectionStats, Counters, PathStats, SessionStats, TransferStats, TrunkStats, WaitStats
 from pgtrunk.waiter import SlotWaiter
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ CLOSE_TIMEOUT = 3.0
 
 CANCEL_TIMEOUT = 10.0
 """Seconds that a CancelRequest may take, the wait for its stream included. asyncpg itself would wait for ever."""
+
+TCP_ROUND_TRIPS = 3
+"""What a session waits for before its login: TCP, SSLRequest, TLS 1.3. One less with sslnegotiation=direct."""
 
 SPREAD = 0.5
 """Seconds within which the clients of a gateway that sends them away come to the next one, at random; less where there
@@ -75,6 +79,8 @@ class Trunk:
         self._wake_at: float | None = None
         self._closer: asyncio.Task[None] | None = None
         self._elsewhere: Address | None = None
+        self._cut_off = False
+        """Whether a connection was lost, or not to be had, and none has come since."""
         self.movers: list[Callable[[int], None]] = []
         """Called with the number of a link whose idle sessions may move from now on, see `may_leave`."""
 
@@ -166,11 +172,21 @@ class Trunk:
         if slot.session:
             self.counters.streams_opened += 1
             self.counters.acquired(self._loop.time() - waiter.since)
+            self.counters.round_trips_saved += self._saved(transport, slot, waiter)
         else:
             self.counters.cancels_sent += 1
             # asyncpg waits, without a limit of its own, until the gateway closes the stream of a cancel.
             self._cancel_timers[slot] = self._loop.call_at(waiter.limit.deadline, transport.abort)
         return Opened(transport, protocol, slot.link)
+
+    def _saved(self, transport: asyncio.Transport, slot: Slot, waiter: SlotWaiter) -> int:
+        """Round trips that opening this session would have taken more over TCP: the three of TCP, SSLRequest and TLS,
+        less the one of a handshake that it waited for."""
+        if transport.get_extra_info("quic_connection") is None:
+            return 0
+        link = self._core.links.get(slot.link)
+        has_waited = link is not None and link.since > waiter.since and not transport.get_extra_info("early")
+        return TCP_ROUND_TRIPS - has_waited
 
     def _stream_closed(self, slot: Slot, error: BaseException | None) -> None:
         if slot.session:
@@ -262,6 +278,8 @@ class Trunk:
             return
         self._connections[link] = connection
         self.counters.connections_opened += 1
+        self.counters.reconnects += self._cut_off
+        self._cut_off = False
         logger.info("%s: connection %d is open", self.gateway, link)
         self._act(self._core.connected(link, connection, self._loop.time()))
         if connection.leave is not None:
@@ -289,6 +307,7 @@ class Trunk:
         if self.is_closing:
             return
         self.counters.connections_failed += 1
+        self._cut_off = True
         # Whoever named another address may have been wrong, or it is too late for that.
         self._elsewhere = None
         logger.warning("%s: connection %d could not be opened: %s", self.gateway, link, error)
@@ -296,8 +315,10 @@ class Trunk:
 
     def _lost(self, link: int, error: BaseException) -> None:
         """A connection has ended by itself. Its sessions hear of it from their transports."""
-        if self._connections.pop(link, None) is None:
+        connection = self._connections.pop(link, None)
+        if connection is None:
             return
+        self.counters.gone(connection.figures())
         known = self._core.links.get(link)
         if known is not None and known.is_leaving:
             logger.info("%s: connection %d, which was to be left, has ended: %s", self.gateway, link, error)
@@ -305,6 +326,7 @@ class Trunk:
             logger.debug("%s: connection %d, which was idle, has ended: %s", self.gateway, link, error)
         else:
             self.counters.connections_lost += 1
+            self._cut_off = True
             self._elsewhere = None
             logger.warning("%s: connection %d is lost: %s", self.gateway, link, error)
         self._act(self._core.lost(link, error, self._loop.time(), random()))
@@ -316,6 +338,7 @@ class Trunk:
     def _say_farewell(self, connection: Connection) -> None:
         connection.on_credit = connection.on_lost = connection.on_leave = None
         connection.close()
+        self.counters.gone(connection.figures())
         task = self._loop.create_task(connection.wait_closed(), name=f"pgtrunk farewell {self.gateway}")
         self._farewells.add(task)
         task.add_done_callback(self._farewells.discard)
@@ -351,19 +374,46 @@ class Trunk:
     # What it looks like.
 
     def stats(self) -> TrunkStats:
-        links = self._core.links.values()
+        """May be called from any thread."""
+        # Copied in one go each: things go on while somebody in another thread looks.
+        links, connections = list(self._core.links.values()), list(self._connections.items())
         rules, counters = self._core.rules, self.counters
+        figures = {number: figures for number, each in connections if (figures := each.figures()) is not None}
+        sessions = {link.number: link.sessions for link in links}
         return TrunkStats(
-            connections_connecting=sum(not link.is_ready for link in links),
-            connections_ready=sum(link.is_ready and not link.is_leaving for link in links),
-            connections_leaving=sum(link.is_leaving for link in links),
-            connections_closing=len(self._farewells),
-            connections_max=rules.connections,
-            streams_in_use=sum(link.sessions for link in links),
-            streams_max=rules.connections * rules.streams_per_connection,
-            cancels_in_use=sum(link.cancels for link in links),
-            waiting=self._core.waiting,
-            **{name: getattr(counters, name) for name in counters.__slots__},
+            connections=ConnectionStats(
+                connecting=sum(not link.is_ready for link in links),
+                ready=sum(link.is_ready and not link.is_leaving for link in links),
+                leaving=sum(link.is_leaving for link in links),
+                closing=len(self._farewells),
+                max=rules.connections,
+                opened=counters.connections_opened,
+                failed=counters.connections_failed,
+                lost=counters.connections_lost,
+                reconnects=counters.reconnects,
+                goaways=counters.goaways,
+            ),
+            sessions=SessionStats(
+                in_use=sum(sessions.values()),
+                max=rules.connections * rules.streams_per_connection,
+                asking=sum(each.asking for each in figures.values()),
+                opened=counters.streams_opened,
+                closed=counters.streams_closed,
+                lost=counters.streams_lost,
+                moved=counters.sessions_moved,
+                cancels_in_use=sum(link.cancels for link in links),
+                cancels_sent=counters.cancels_sent,
+                round_trips_saved=counters.round_trips_saved,
+            ),
+            waits=WaitStats(
+                waiting=self._core.waiting,
+                failed=counters.acquires_failed,
+                total=counters.acquire_wait,
+                longest=counters.acquire_wait_max,
+            ),
+            stages=Stages.of(counters.acquire_waits),
+            path=tuple(PathStats.of(number, sessions.get(number, 0), each) for number, each in figures.items()),
+            transfer=TransferStats.of(figures.values(), counters.transferred),
         )
 
     @property

@@ -15,6 +15,7 @@ from pgtrunk.errors import SessionLost
 if TYPE_CHECKING:
     from pgtrunk.address import Address
     from pgtrunk.quic.control import Goaway
+    from pgtrunk.quic.figures import Figures
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -103,6 +104,9 @@ class FakeConnection:
         self.on_lost: Callable[[BaseException], None] | None = None
         self.on_leave: Callable[[Goaway], None] | None = None
         self.leave: Goaway | None = None
+        self.on_suspect: Callable[[bool], None] | None = None
+        self.is_suspect = False
+        self.is_kept = False
         self.is_alive = True
         self.allowed = gateway.max_streams
         self.streams: list[PipeEnd] = []
@@ -130,6 +134,9 @@ class FakeConnection:
             its.connection_made(end)
         return ours, protocol
 
+    def figures(self) -> Figures | None:
+        return None
+
     def allow(self, streams: int) -> None:
         """The gateway changes how many streams it allows."""
         self.allowed = streams
@@ -141,6 +148,12 @@ class FakeConnection:
         self.leave = goaway
         if self.on_leave is not None:
             self.on_leave(goaway)
+
+    def suspect(self, silent: bool = True) -> None:
+        """The gateway owes an answer, or has given one again."""
+        self.is_suspect = silent
+        if self.on_suspect is not None:
+            self.on_suspect(silent)
 
     def lose(self, reason: str = "idle for 10 s") -> None:
         """The connection ends by itself."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from helpers.quic_pair import Echo, Pair, Recorder
 from pgtrunk.quic.config import QuicLimits
-from pgtrunk.quic.control import MAX_LENGTH, ControlError, Goaway, Hello, Reader
+from pgtrunk.quic.control import MAX_LENGTH, WANTS_STATS, ControlError, Goaway, Hello, Reader, Stage, Stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 HOSTS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=255)
 PLACES = st.tuples(HOSTS, st.integers(1, 0xFFFF))
 GOAWAYS = st.builds(Goaway, st.none() | st.integers(0, 2**32 - 2).map(lambda ms: ms / 1000), st.none() | PLACES)
+STAGES = st.builds(
+    Stage,
+    st.integers(0, 2**64 - 1),
+    st.lists(st.tuples(st.integers(0, 255), st.integers(0, 2**32 - 1)), min_size=1, max_size=255).map(tuple),
+)
+STATS = st.builds(Stats, STAGES | st.just(Stage()), STAGES)
 HELLO = Hello(0).encode()
 
 
@@ -28,10 +34,10 @@ def frame(kind: int, body: bytes, version: int = 1) -> bytes:
 
 STRANGE = st.builds(
     frame,
-    st.integers(3, 255),
+    st.integers(4, 255),
     st.binary(max_size=300),
     st.integers(0, 255),
-) | st.builds(frame, st.just(2), st.binary(max_size=300), st.sampled_from([0, 2, 255]))
+) | st.builds(frame, st.sampled_from([2, 3]), st.binary(max_size=300), st.sampled_from([0, 2, 255]))
 """Of unknown types and versions."""
 
 
@@ -40,9 +46,13 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     return [data[start:stop] for start, stop in itertools.pairwise(edges)]
 
 
-@given(st.integers(0, 2**32 - 1), st.lists(GOAWAYS | STRANGE, max_size=5), st.lists(st.integers(0, 5000), max_size=8))
+@given(
+    st.integers(0, 2**32 - 1),
+    st.lists(GOAWAYS | STATS | STRANGE, max_size=5),
+    st.lists(st.integers(0, 5000), max_size=8),
+)
 def test_frames_come_back_from_any_pieces_and_the_unknown_are_skipped(
-    features: int, later: list[Goaway | bytes], cuts: list[int]
+    features: int, later: list[Goaway | Stats | bytes], cuts: list[int]
 ) -> None:
     data = Hello(features).encode() + b"".join(each if isinstance(each, bytes) else each.encode() for each in later)
     expected = [Hello(features), *(each for each in later if not isinstance(each, bytes))]
@@ -82,6 +92,10 @@ def test_any_octets_are_frames_or_an_error_and_nothing_is_hoarded(data: bytes, g
         (HELLO + frame(2, b"\0\0\0\0\0\0\x04host"), "to nowhere"),
         (HELLO + frame(2, b"\0\0\0\0\x19\x20\x03a b"), "to nowhere"),
         (HELLO + frame(2, b"\0\0\0\0\x19\x20\x02\xc3\xa4"), "to nowhere"),
+        (HELLO + frame(3, b""), "a STATS of 0 octets"),
+        (HELLO + frame(3, b"\x01"), "a STATS of 1 octets"),
+        (HELLO + frame(3, b"\x01\x01" + bytes(8) + b"\0\x02" + b"\x20\0\0\0\x01" * 1), "a STATS of 17 octets"),
+        (HELLO + frame(3, b"\x01\x01" + bytes(8) + b"\0\x02" + b"\x20\0\0\0\x01\x21"), "a STATS of 18 octets"),
         (HELLO + b"\0\x01\x02\x01", "a frame of 1 octets"),
         (HELLO + b"\x10\x01\x02\x01", "a frame of 4097 octets"),
     ],
@@ -112,6 +126,38 @@ def test_a_time_is_whole_milliseconds_and_within_its_field() -> None:
         assert Reader().feed(HELLO + Goaway(within).encode())[1] == Goaway(read)
 
 
+def test_the_octets_of_a_stats() -> None:
+    """Three executions: two of 20 ms, one of 5 microseconds; one of them waited 1.5 s for its backend."""
+    stats = Stats(Stage.of([1.5]), Stage.of([0.02, 0.02, 0.000005]))
+    assert stats.encode() == bytes.fromhex(
+        "0028 03 01"  # 40 octets follow: STATS, version 1
+        "02"  # two stages
+        "01 000000000016e360 0001"  # the wait, 1,500,000 microseconds, in one bucket:
+        "93 00000001"  # from 1,441,792 microseconds
+        "02 0000000000009c45 0002"  # the execution, 40,005 microseconds, in two:
+        "05 00000001"  # 5
+        "61 00000002"  # from 18,432
+    )
+    assert Reader().feed(HELLO + stats.encode())[1:] == [stats]
+
+
+def test_a_stats_leaves_out_what_there_was_none_of_and_a_later_one_may_have_more() -> None:
+    execution = Stage.of([0.001])
+    body = Stats(execution=execution).encode()[4:]
+    assert body[0] == 1
+    later = b"\x02" + Stage.of([3.0]).encode(9) + body[1:] + b"and more"
+    assert Reader().feed(HELLO + frame(3, later))[1:] == [Stats(execution=execution)]
+    assert Reader().feed(HELLO + Stats().encode())[1:] == [Stats()]
+
+
+def test_the_largest_stats_fits_its_frame() -> None:
+    full = Stage(2**64 - 1, tuple((bucket, 2**32 - 1) for bucket in range(256)))
+    data = Stats(full, full).encode()
+    assert len(data) < MAX_LENGTH
+    assert Reader().feed(HELLO + data)[1:] == [Stats(full, full)]
+    assert Stage(-1, ((0, 2**40),)).encode(1) == Stage(0, ((0, 2**32 - 1),)).encode(1)
+
+
 # Over QUIC.
 
 OLD = ["postgresql"]
@@ -137,6 +183,22 @@ def test_both_ends_say_hello_and_sessions_are_not_fewer_for_it() -> None:
     it.until(lambda: sessions[-1].data == b"hello")
     assert it.client.driver.stream_credit == 0
     assert [protocol.transport.get_extra_info("stream_id") for protocol in sessions] == [0, 4, 8]
+    it.close()
+
+
+def test_stats_reach_the_client_and_mean_nothing_to_a_gateway() -> None:
+    it = Pair(accept=Echo)
+    it.client.driver.control.features = WANTS_STATS
+    it.connect()
+    heard: list[Stats] = []
+    it.client.driver.control.on_stats = it.server.driver.control.on_stats = heard.append
+    stats = Stats(execution=Stage.of([0.1]))
+    it.client.driver.control.send(stats)
+    it.server.driver.control.send(stats)
+    it.until(lambda: bool(heard))
+    it.run(0.1)
+    assert heard == [stats]
+    assert it.server.driver.control.hello == Hello(WANTS_STATS)
     it.close()
 
 

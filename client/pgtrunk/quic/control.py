@@ -1,8 +1,10 @@
 """The frames of the control stream of "pgtrunk/1", see ARCHITECTURE.md (formats). Bytes in, frames out, and back.
 
     frame   length (2 octets), type (1), version (1), body; the length counts all that follows it, 2 to `MAX_LENGTH`
-    HELLO   type 1: features (4), a bit each; none is defined yet
+    HELLO   type 1: features (4), a bit each: `WANTS_STATS`
     GOAWAY  type 2: milliseconds (4) in which to leave, or `NO_LIMIT`; port (2), size of the host (1), host in ASCII
+    STATS   type 3: how many stages (1), then each: its number (1), microseconds of all its times together (8), how many
+            buckets (2), then each: its number (1), how many times it has (4)
 
 Integers are big endian. Frames of unknown types and of unknown versions are skipped, and so is what a body has beyond
 what its version defines: whoever adds to one needs no new version. HELLO comes first, and once.
@@ -10,11 +12,28 @@ what its version defines: whoever adds to one needs no new version. HELLO comes 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from struct import Struct
-from typing import Final, TypeAlias
+from struct import Struct, error
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-__all__ = ["CONTROL_ALPN", "MAX_LENGTH", "ControlError", "ControlFrame", "Goaway", "Hello", "Reader"]
+from pgtrunk.histogram import bucket_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "CONTROL_ALPN",
+    "MAX_LENGTH",
+    "WANTS_STATS",
+    "ControlError",
+    "ControlFrame",
+    "Goaway",
+    "Hello",
+    "Reader",
+    "Stage",
+    "Stats",
+]
 
 CONTROL_ALPN: Final = "pgtrunk/1"
 """What a connection calls itself on which both ends speak a control stream, beside streams of protocol v3."""
@@ -25,10 +44,18 @@ MAX_LENGTH: Final = 4096
 NO_LIMIT: Final = 0xFFFFFFFF
 """The time of a GOAWAY that sets none."""
 
+WANTS_STATS: Final = 1 << 0
+"""The feature of a client that takes STATS."""
+
 _VERSION: Final = 1
 _HEADER: Final = Struct("!HBB")
 _HELLO: Final = Struct("!I")
 _GOAWAY: Final = Struct("!IHB")
+_STAGE: Final = Struct("!BQH")
+_BUCKET: Final = Struct("!BI")
+_MOST: Final = 0xFFFFFFFF
+_WAIT: Final = 1
+_EXECUTION: Final = 2
 _INNER: Final = 2
 """Octets that the length counts besides the body: type and version."""
 
@@ -90,9 +117,67 @@ class Goaway:
         return cls(within, (name.decode("ascii"), port) if name else None)
 
 
-ControlFrame: TypeAlias = Hello | Goaway
+class Stage(NamedTuple):
+    """How long something took, each time that it was done since the frame before."""
 
-_KNOWN: Final[dict[int, type[Hello] | type[Goaway]]] = {Hello.TYPE: Hello, Goaway.TYPE: Goaway}
+    microseconds: int = 0
+    """Of all the times together."""
+    counts: tuple[tuple[int, int], ...] = ()
+    """How many there were in each bucket of `pgtrunk.histogram`, as (bucket, count)."""
+
+    @classmethod
+    def of(cls, times: Iterable[float]) -> Stage:
+        """That of these times, in seconds."""
+        times = list(times)
+        counts = Counter(map(bucket_of, times))
+        return cls(round(sum(times) * 1e6), tuple(sorted(counts.items())))
+
+    def encode(self, number: int) -> bytes:
+        head = _STAGE.pack(number, max(self.microseconds, 0), len(self.counts))
+        return head + b"".join(_BUCKET.pack(bucket, min(count, _MOST)) for bucket, count in self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """A gateway tells how long its part of the connection's queries took, since the frame before."""
+
+    TYPE = 3
+
+    wait: Stage = Stage()
+    """Stage 1: the wait for a backend, of those that did not have one at once."""
+    execution: Stage = Stage()
+    """Stage 2: from when a request was handed to its backend until all of its answer had come."""
+
+    def encode(self) -> bytes:
+        stages = [(_WAIT, self.wait), (_EXECUTION, self.execution)]
+        told = [stage.encode(number) for number, stage in stages if stage.counts]
+        return _frame(self.TYPE, bytes((len(told),)) + b"".join(told))
+
+    @classmethod
+    def decode(cls, body: bytes) -> Stats:
+        """Raises `ControlError`. Stages of other numbers are skipped."""
+        stages: dict[int, Stage] = {}
+        at = 1
+        try:
+            for _ in range(body[0]):
+                number, microseconds, size = _STAGE.unpack_from(body, at)
+                start, at = at + _STAGE.size, at + _STAGE.size + size * _BUCKET.size
+                counts = tuple(_BUCKET.iter_unpack(body[start:at]))
+                if len(counts) < size:
+                    raise ControlError(f"a STATS of {len(body)} octets")
+                stages[number] = Stage(microseconds, counts)
+        except (IndexError, error):
+            raise ControlError(f"a STATS of {len(body)} octets") from None
+        return cls(stages.get(_WAIT, Stage()), stages.get(_EXECUTION, Stage()))
+
+
+ControlFrame: TypeAlias = Hello | Goaway | Stats
+
+_KNOWN: Final[dict[int, type[Hello] | type[Goaway] | type[Stats]]] = {
+    Hello.TYPE: Hello,
+    Goaway.TYPE: Goaway,
+    Stats.TYPE: Stats,
+}
 
 
 class Reader:

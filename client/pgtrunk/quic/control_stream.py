@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from .control import CONTROL_ALPN, ControlError, Goaway, Hello, Reader
+from .control import CONTROL_ALPN, ControlError, Goaway, Hello, Reader, Stats
 from .hooks import nothing
 
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ class ControlStreams:
     def __init__(self, driver: ConnectionDriver) -> None:
         self.hello: Hello | None = None
         """What the other end can do; None: it has not said."""
+        self.features = 0
+        """What this end can do: bits for its HELLO."""
         self.on_goaway: Callable[[Goaway], object] = nothing
+        self.on_stats: Callable[[Stats], object] = nothing
         self._driver = driver
         self._ours: Stream | None = None
         self._theirs: Stream | None = None
@@ -51,7 +54,7 @@ class ControlStreams:
         """The handshake is complete."""
         if self.agreed:
             self._ours = self._driver.quic.open_control()
-            self.send(Hello())
+            self.send(Hello(self.features))
 
     def send(self, frame: ControlFrame) -> None:
         """Says something, where anybody hears it."""
@@ -85,7 +88,11 @@ class ControlStreams:
             if isinstance(frame, Hello):
                 self.hello = frame
             elif driver.quic.configuration.is_client:
-                self.on_goaway(frame)
+                # What only a gateway has to say.
+                if isinstance(frame, Goaway):
+                    self.on_goaway(frame)
+                else:
+                    self.on_stats(frame)
         if end_of_stream:
             self._fail("the control stream has ended")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .ending import show
 from .recovery import FlooredReno
 
 if TYPE_CHECKING:
@@ -21,10 +22,20 @@ class Figures:
     """One connection at one moment. Times in seconds, sizes in bytes."""
 
     peername: NetworkAddress | None
+
+    @property
+    def peer(self) -> str:
+        """The peer's address, as people write it."""
+        return show(self.peername)
+
     age: float
     """Since its first packet."""
     rtt: float
-    """The smoothed round trip time; 0 before there is a first sample."""
+    """The smoothed round trip time; 0 before there is a first sample, as for the next two."""
+    rtt_min: float
+    """The least of all samples."""
+    rtt_latest: float
+    """The last sample."""
     congestion_window: int
     """What may be in flight."""
     bytes_in_flight: int
@@ -37,6 +48,8 @@ class Figures:
     sent: int
     held: int
     """Received and not consumed: what counts in the budgets."""
+    asking: int
+    """Streams whose last request is not answered yet, where that is looked at (`TimedTransport`)."""
     redundancy: RedundancyFigures
     """What came of sending small messages twice."""
 
@@ -50,6 +63,8 @@ def read_figures(driver: ConnectionDriver) -> Figures:
         peername=driver.peername,
         age=driver.loop.time() - driver.opened_at,
         rtt=recovery._rtt_smoothed,
+        rtt_min=recovery._rtt_min if recovery._rtt_initialized else 0.0,
+        rtt_latest=recovery._rtt_latest if recovery._rtt_initialized else 0.0,
         congestion_window=recovery.congestion_window,
         bytes_in_flight=recovery.bytes_in_flight,
         packets_sent=quic._packet_number,
@@ -57,5 +72,6 @@ def read_figures(driver: ConnectionDriver) -> Figures:
         received=driver.received,
         sent=driver.sent,
         held=driver.held_bytes,
+        asking=sum(transport.is_asking for transport in list(driver.streams.values())),
         redundancy=quic.redundancy_figures,
     )

@@ -92,7 +92,14 @@ class StreamTransport(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "stream_id":
             return self._stream.stream_id
+        if name == "outbox":
+            return self._stream.sender
         return self._driver.get_extra_info(name, default)
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether something is to be answered; known to those who look at what passes."""
+        return False
 
     # -- reading
 
@@ -283,7 +290,7 @@ class StreamTransport(asyncio.Transport):
         """The far end gave up its half, and with it the session; unless it only obeys our STOP_SENDING."""
         if not self._closing:
             self._driver.quic.reset(self._stream, error_code)
-            self._end(SessionLost(f"stream {self._stream.stream_id} was reset by the other end (code {error_code})"))
+            self._end(self._lost(f"stream {self._stream.stream_id} was reset by the other end (code {error_code})"))
 
     def on_stop_sending(self) -> None:
         """The far end reads no more. What it has sent may still be on its way, so the session ends with that."""
@@ -294,7 +301,11 @@ class StreamTransport(asyncio.Transport):
 
     def lose(self, error: SessionLost) -> None:
         """The connection is gone; for the driver. A stream that both ends had closed has lost nothing by it."""
-        self._end(None if self._closing and self._eof_read else error)
+        self._end(None if self._closing and self._eof_read else self._lost(str(error)))
+
+    def _lost(self, words: str) -> SessionLost:
+        """What is known here of a loss: where nothing was ever sent, nothing was asked for."""
+        return SessionLost(words, sent=self._stream.sender.departed > 0)
 
     def _end(self, error: SessionLost | None) -> None:
         if self._done:
