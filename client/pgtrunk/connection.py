@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 if TYPE_CHECKING:
     from pgtrunk.address import Address
     from pgtrunk.quic.control import Goaway
+    from pgtrunk.quic.figures import Figures
 
 __all__ = ["Connection", "Connector"]
 
@@ -29,6 +30,10 @@ class Connection(Protocol):
     """Called when the gateway asks for it to be left, perhaps more than once."""
     leave: Goaway | None
     """What it has said last of that, also before anybody listened."""
+    on_suspect: Callable[[bool], None] | None
+    """Called when an answer is overdue, though something is outstanding; and with False when one came after all."""
+    is_kept: bool
+    """Whether it is to be kept alive though no stream is open. Set by its owner."""
 
     @property
     def stream_credit(self) -> int:
@@ -37,6 +42,15 @@ class Connection(Protocol):
 
     @property
     def is_alive(self) -> bool: ...
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether an answer is overdue: the way to the gateway may be dead, or the gateway."""
+        ...
+
+    def figures(self) -> Figures | None:
+        """What it is doing now; None where it is not QUIC's."""
+        ...
 
     def open_stream(
         self, factory: Callable[[], P], *, on_closed: Callable[[BaseException | None], None]

@@ -217,7 +217,9 @@ def test_a_busy_connection_sends_no_pings() -> None:
     for _ in range(40):
         protocol.transport.write(b"x")
         pair.run(0.5)
-    assert pair.client.driver._pinged_at == 0.0
+    keepalive = pair.client.driver.keepalive
+    assert keepalive is not None
+    assert keepalive.pings == 0
 
 
 def test_a_connection_without_streams_ends_in_peace_after_the_idle_timeout(pair: Pair) -> None:

@@ -17,6 +17,7 @@ from .control import CONTROL_ALPN
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .pmtu import PathMtu
     from .redundancy import Redundancy
 
 __all__ = ["ALPN", "CID_LENGTH", "ByteBudget", "QuicLimits", "quic_configuration"]
@@ -38,7 +39,11 @@ class QuicLimits:
 
     idle_timeout: float = 10.0
     """Seconds of silence after which either end drops the connection. A killed peer sends nothing that says so, and its
-    row locks last this long; the client sends PINGs at a third of it, or at 2 s, while it has open streams."""
+    row locks last this long; a client with open streams asks sooner: ``keepalive``."""
+    keepalive: float = 2.0
+    """Seconds without a word after which a client with open streams sends a PING; a third of the idle timeout where
+    that is less. Who has taken over from a worker that died says in answer that it knows nothing of the connection, and
+    sessions should learn of it within 3 s."""
     handshake_timeout: float = 10.0
     """Seconds from the first datagram to a completed handshake."""
     max_streams: int = 1000
@@ -54,8 +59,12 @@ class QuicLimits:
     """Bytes written but not yet acknowledged, per stream, above which its protocol is told to pause writing."""
     low_water: int = 64 << 10
     """Bytes written but not yet acknowledged, per stream, at which its protocol may write again."""
-    max_datagram_size: int = 1200
-    """Octets of UDP payload that we send; 1200 fits every path (RFC 9000 section 14)."""
+    path_mtu: PathMtu = "auto"
+    """auto: datagrams begin at 1200 octets of UDP payload, which fit every path (RFC 9000 section 14), and grow as far
+    as probes prove it, where many are sent that are full; off: they stay at 1200."""
+    max_datagram_size: int = 1472
+    """Octets of UDP payload to which they grow at most, over IPv4: Ethernet's 1500 less the headers. Over IPv6, whose
+    header is longer, 20 less."""
     ack_delay: float = 0.006
     """Seconds that an acknowledgement waits for data to ride on; advertised to the peer as max_ack_delay. Longer than
     redundancy.DELTA, so that an original and its copy share one; where nothing is lost and nothing copied, a client
@@ -155,7 +164,6 @@ def quic_configuration(limits: QuicLimits, *, is_client: bool, alpn: Sequence[st
         alpn_protocols=list(alpn),
         connection_id_length=CID_LENGTH,
         idle_timeout=limits.idle_timeout,
-        max_datagram_size=limits.max_datagram_size,
         supported_versions=[QuicProtocolVersion.VERSION_1],
         # Pooled connections idle between bursts, and aioquic's cubic forgets its window after 2 s of that.
         congestion_control_algorithm="reno",

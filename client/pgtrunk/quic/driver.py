@@ -20,7 +20,7 @@ from .control_stream import ControlStreams
 from .ending import show
 from .figures import Figures, read_figures
 from .hooks import nothing
-from .lifetime import LONGEST_SILENCE, Lifetime
+from .lifetime import Lifetime
 from .stream import Stream
 from .streams import HandshakeConfirmed
 from .transport import StreamTransport
@@ -74,10 +74,14 @@ class ConnectionDriver(Lifetime):
         self.on_credit: Callable[[ConnectionDriver], object] = hooks.get("on_credit", nothing)
         self.on_cid_issued: Callable[[bytes], object] = hooks.get("on_cid_issued", nothing)
         self.on_cid_retired: Callable[[bytes], object] = hooks.get("on_cid_retired", nothing)
+        self.on_suspect = hooks.get("on_suspect", nothing)
         self.on_lost: Callable[[ConnectionDriver, TrunkError | None], object] = hooks.get("on_lost", nothing)
         self.on_closed: Callable[[ConnectionDriver, TrunkError | None], object] = hooks.get("on_closed", nothing)
         self.control = ControlStreams(self)
         self.control.on_goaway = hooks.get("on_goaway", nothing)
+        self.control.on_stats = hooks.get("on_stats", nothing)
+        self.make_transport: Callable[[ConnectionDriver, Stream], StreamTransport] = StreamTransport
+        """Of each stream, whoever opened it."""
         self._accept = accept
         self.extra = extra or {}
         self._flushing: list[StreamTransport] = []
@@ -137,6 +141,9 @@ class ConnectionDriver(Lifetime):
             self._process()
         if quic._remote_max_streams_bidi != self._credit:
             self._credit_changed()
+        if self.is_suspect and self.keepalive is not None:
+            self.keepalive.heard()
+            self._note_health(self.keepalive)
         self.touch()
 
     def touch(self) -> None:
@@ -182,7 +189,7 @@ class ConnectionDriver(Lifetime):
             self.touch()
 
     def _attach(self, stream: Stream) -> StreamTransport:
-        transport = stream.transport = StreamTransport(self, stream)
+        transport = stream.transport = self.make_transport(self, stream)
         self.streams[stream.stream_id] = transport
         return transport
 
@@ -266,7 +273,8 @@ class ConnectionDriver(Lifetime):
     def _complete(self, event: events.HandshakeCompleted) -> None:
         self._is_ready = True
         self.was_resumed, self.took_early = event.session_resumed, event.early_data_accepted
-        self._ping_interval = min(self.quic._idle_timeout() / 3, LONGEST_SILENCE)
+        if self.keepalive is not None:
+            self.keepalive.agree()
         self.control.begin()
         self.on_ready(self)
         waiting, self._waits_for_confirmation = self._waits_for_confirmation, []
@@ -291,7 +299,11 @@ class ConnectionDriver(Lifetime):
         self._is_lost = True
         self._waits_for_confirmation.clear()
         self.error = error
-        lost = error if isinstance(error, SessionLost) else SessionLost(str(error or "the connection was closed"))
+        sent = self._is_ready and self._is_admitted
+        lost = error if isinstance(error, SessionLost) and sent else None
+        if lost is None:
+            # What was sent before the handshake was complete has had no effect.
+            lost = SessionLost(str(error or "the connection was closed"), sent=sent)
         for transport in list(self.streams.values()):
             transport.lose(lost)
         self._flushing.clear()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     from pgtrunk.errors import TrunkError
 
-    from .control import Goaway
+    from .control import Goaway, Stats
     from .driver import ConnectionDriver
 
 __all__ = ["DriverHooks", "nothing"]
@@ -33,6 +33,10 @@ class DriverHooks(TypedDict, total=False):
     """The peer lets us open more streams."""
     on_goaway: Callable[[Goaway], object]
     """The gateway asks us to move."""
+    on_stats: Callable[[Stats], object]
+    """The gateway reports how long its part of our queries took."""
+    on_suspect: Callable[[bool], object]
+    """The other end has not answered in time; False: it has again. Of clients only."""
     on_lost: Callable[[ConnectionDriver, TrunkError | None], object]
     """Once: no stream can be opened any more, and all get ``connection_lost``; None when this side closed it."""
     on_closed: Callable[[ConnectionDriver, TrunkError | None], object]

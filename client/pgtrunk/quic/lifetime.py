@@ -14,6 +14,8 @@ from pgtrunk.errors import GatewayUnreachable
 
 from .alarm import Alarm
 from .ending import explain, show
+from .hooks import nothing
+from .keepalive import Keepalive
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,11 +30,6 @@ if TYPE_CHECKING:
     from .transport import StreamTransport
 
 __all__ = ["Lifetime"]
-
-LONGEST_SILENCE = 2.0
-"""Seconds without a word after which a client with open streams asks whether the gateway is there, where a third of the
-idle timeout would be longer. Who has taken over from a worker that died says in answer that it knows nothing of the
-connection, and sessions should learn of it within 3 s; a gateway that is merely out of reach has the idle timeout."""
 
 
 class Lifetime:
@@ -59,9 +56,12 @@ class Lifetime:
         self._is_closed = False
         self._close_datagrams: list[tuple[bytes, NetworkAddress]] = []
         self._late_packets = 0
-        self._keeps_alive = quic.configuration.is_client
-        self._pinged_at = 0.0
-        self._ping_interval = min(quic.limits.idle_timeout / 3, LONGEST_SILENCE)
+        self.keepalive = Keepalive(quic) if quic.configuration.is_client else None
+        """A client's; None on a server."""
+        self.is_suspect = False
+        """Whether the other end owes an answer for longer than one takes. Of a client: a server waits for its idle
+        timeout."""
+        self.on_suspect: Callable[[bool], object] = nothing
         self._handshake_deadline = self.opened_at + quic.limits.handshake_timeout
 
     def flush(self) -> None:
@@ -117,6 +117,17 @@ class Lifetime:
         return self._is_closed
 
     @property
+    def keeps_idle(self) -> bool:
+        """Whether a client keeps the connection alive though it has no streams."""
+        return self.keepalive is not None and self.keepalive.is_kept
+
+    @keeps_idle.setter
+    def keeps_idle(self, kept: bool) -> None:
+        if self.keepalive is not None:
+            self.keepalive.is_kept = kept
+            self._arm()
+
+    @property
     def peername(self) -> NetworkAddress | None:
         """The peer's address; it changes when the peer migrates."""
         return self.quic.get_peer_address()
@@ -126,6 +137,7 @@ class Lifetime:
     def connect(self, addr: NetworkAddress) -> None:
         """Start the handshake, as the client."""
         self.quic.connect(addr, self.loop.time())
+        self._sends_early = self.quic.sends_early
         self.flush()
 
     def close(self, code: int = QuicErrorCode.NO_ERROR, reason: str = "") -> None:
@@ -183,14 +195,10 @@ class Lifetime:
         if not self._is_lost:
             if not self._is_ready:
                 return self._handshake_deadline if at is None else min(at, self._handshake_deadline)
-            if at is not None and self._keeps_alive and self.streams:
-                return min(at, self._ping_at)
+            keepalive = self.keepalive
+            if at is not None and keepalive is not None and (self.streams or keepalive.is_kept):
+                return min(at, keepalive.next_look(has_streams=bool(self.streams)))
         return at
-
-    @property
-    def _ping_at(self) -> float:
-        """When there has been silence for a third of the idle timeout, or for ``LONGEST_SILENCE``."""
-        return max(self.quic.heard_at, self._pinged_at) + self._ping_interval
 
     def _on_timer(self) -> None:
         quic, now = self.quic, self.loop.time()
@@ -199,11 +207,16 @@ class Lifetime:
             quic.handle_timer(now)
         if not (self._is_ready or self._is_lost) and now >= self._handshake_deadline:
             self._give_up()
-        elif self._keeps_alive and self.streams and self._is_ready and now >= self._ping_at:
-            self._pinged_at = now
-            quic.send_ping(0)
         self._process()
+        if self.keepalive is not None and self.is_ready:
+            self.keepalive.look(now, has_streams=bool(self.streams))
+            self._note_health(self.keepalive)
         self.flush()
+
+    def _note_health(self, keepalive: Keepalive) -> None:
+        if self.is_suspect is not keepalive.is_suspect and not self._is_lost:
+            self.is_suspect = keepalive.is_suspect
+            self.on_suspect(self.is_suspect)
 
     def _give_up(self) -> None:
         error = GatewayUnreachable(

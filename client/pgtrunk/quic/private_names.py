@@ -62,9 +62,9 @@ REQUIRED: Mapping[str, str] = {
         "_remote_max_stream_data_bidi_local _remote_max_stream_data_bidi_remote _remote_max_stream_data_uni "
         "_remote_max_streams_bidi _remote_max_streams_uni _replenish_connection_ids _retire_connection_ids "
         "_send_probe _serialize_transport_parameters _spaces _spin_bit _spin_highest_pn _state _stream_is_discarded "
-        "_streams _write_ack_frame _write_application _write_connection_limits _write_crypto_frame _write_handshake_done_frame "
-        "_write_new_connection_id_frame _write_path_challenge_frame _write_path_response_frame _write_ping_frame "
-        "_write_retire_connection_id_frame host_cid"
+        "_streams _write_ack_frame _write_application _write_connection_limits _write_crypto_frame "
+        "_write_handshake_done_frame _write_new_connection_id_frame _write_path_challenge_frame "
+        "_write_path_response_frame _write_ping_frame _write_retire_connection_id_frame host_cid"
     ),
     "aioquic.quic.connection:QuicNetworkPath": (
         "addr bytes_received bytes_sent is_validated local_challenge_sent remote_challenges validation_deadline"
@@ -84,9 +84,9 @@ REQUIRED: Mapping[str, str] = {
         "sender stream_id"
     ),
     "aioquic.quic.recovery:QuicPacketRecovery": (
-        "_cc _pacer _pto_count _rtt_initialized _rtt_latest _rtt_min _rtt_smoothed _rtt_variance "
+        "_cc _on_packets_lost _pacer _pto_count _rtt_initialized _rtt_latest _rtt_min _rtt_smoothed _rtt_variance "
         "_time_of_last_sent_ack_eliciting_packet bytes_in_flight congestion_window get_probe_timeout max_ack_delay "
-        "on_packet_sent peer_completed_address_validation spaces"
+        "_on_packets_lost on_packet_sent peer_completed_address_validation spaces"
     ),
     "aioquic.quic.recovery:QuicPacketPacer": (
         "_max_datagram_size evaluation_time next_send_time update_after_send update_bucket update_rate"

@@ -6,6 +6,8 @@ one space left, and one validated path. RFC 9002 section 6.2 and RFC 9000 sectio
 
 from __future__ import annotations
 
+from math import inf
+
 from aioquic.quic.connection import QuicConnectionState
 
 from .streams import StreamTable
@@ -19,6 +21,9 @@ GRANULARITY = 0.001
 class Timers(StreamTable):
     """The part of a connection that says when its next timer is due."""
 
+    _chores_at = inf
+    """When the layers above want ``_do_chores`` to be called: probes, of a path or of its size, wait for an answer."""
+
     def get_timer(self) -> float | None:
         """Return when ``handle_timer`` is to be called, by the connection's clock; None for never."""
         if (
@@ -26,7 +31,8 @@ class Timers(StreamTable):
             or self._state is not QuicConnectionState.CONNECTED
             or not self._network_paths[0].is_validated
         ):
-            return super().get_timer()
+            due = super().get_timer()
+            return due if due is None else min(due, self._chores_at)
         space, loss, at = self._app_space, self._loss, self._close_at
         assert at is not None
         if space.ack_at is not None and space.ack_at < at:
@@ -40,7 +46,23 @@ class Timers(StreamTable):
             at = loss_at
         if self._pacing_at is not None and self._pacing_at < at:
             at = self._pacing_at
-        return at
+        return at if at < self._chores_at else self._chores_at
+
+    def handle_timer(self, now: float) -> None:
+        """Do what is due."""
+        super().handle_timer(now)
+        if now >= self._chores_at:
+            self._do_chores(now)
+
+    def _do_chores(self, now: float) -> None:
+        """``_chores_at`` has come."""
+
+    @property
+    def silent_since(self) -> float | None:
+        """When the first packet left that asks for an answer, of those since the last one came; None where none has."""
+        if not self._ack_eliciting_sent_since_receipt or self._close_at is None:
+            return None
+        return self._close_at - self._idle_timeout()
 
     def _probe_timeout(self) -> float:
         loss = self._loss
