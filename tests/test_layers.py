@@ -26,7 +26,7 @@ CLIENT: Final = (
     ("pgtrunk.quic",),
     ("pgtrunk.stages",),
     ("pgtrunk.link", "pgtrunk.decisions", "pgtrunk.backoff", "pgtrunk.telemetry", "pgtrunk.address", "pgtrunk.dsn"),
-    ("pgtrunk.allocation", "pgtrunk.refusal", "pgtrunk.waiter", "pgtrunk.connection"),
+    ("pgtrunk.allocation", "pgtrunk.refusal", "pgtrunk.waiter", "pgtrunk.connection", "pgtrunk.gateways"),
     ("pgtrunk.trunk",),
     ("pgtrunk.pooled",),
     ("pgtrunk.asyncpg_adapter", "pgtrunk.dialer"),

@@ -1,13 +1,17 @@
-"""The address of a gateway, as people type it. Pure: resolves nothing and opens nothing."""
+"""The addresses of gateways, as people type them. Pure: resolves nothing and opens nothing."""
 
 from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pgtrunk.errors import UsageError
 
-__all__ = ["DEFAULT_PORT", "Address"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["DEFAULT_PORT", "Address", "parse_gateways"]
 
 DEFAULT_PORT = 6432
 """PgBouncer's port, which the gateway's fronts share."""
@@ -30,6 +34,17 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_gateways(gateway: str | Sequence[str]) -> tuple[Address, ...]:
+    """Reads one gateway or several: a list with commas, as libpq's of hosts, or a sequence. Each counts once.
+
+    Raises `UsageError`.
+    """
+    texts = gateway.split(",") if isinstance(gateway, str) else list(gateway)
+    if not texts:
+        raise UsageError("no gateway is given: host:port is expected, or several of them, as in gw1:6432,gw2:6432")
+    return tuple(dict.fromkeys(Address.parse(text.strip()) for text in texts))
 
 
 def _split(text: str) -> tuple[str, str | None]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import asdict, replace
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
-from pgtrunk.address import Address
+from pgtrunk.address import parse_gateways
 from pgtrunk.allocation import Rules
 from pgtrunk.dialer import Dialer
 from pgtrunk.errors import TrunkClosed, UsageError
@@ -18,7 +17,7 @@ from pgtrunk.telemetry import RedundancyStats
 from pgtrunk.trunk import CANCEL_TIMEOUT, Trunk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import asyncpg
 
@@ -31,11 +30,16 @@ __all__ = ["StreamManager"]
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
+LoadBalanceHosts: TypeAlias = Literal["random", "disable"]
+
 
 class StreamManager:
-    """A trunk to one gateway: many Postgres sessions as streams over a few QUIC connections.
+    """A trunk to a gateway, or to several: many Postgres sessions as streams over a few QUIC connections.
 
-    ``gateway`` is ``host``, ``host:port`` or ``[v6]:port``; the port is 6432 unless given.
+    ``gateway`` is ``host``, ``host:port`` or ``[v6]:port``; the port is 6432 unless given. Several are a list with
+    commas or a sequence; all of them, and all addresses of a name, must lead to the same databases.
+    ``load_balance_hosts`` is libpq's: ``"random"`` spreads connections evenly over the gateways that are alive,
+    beginning at random, and ``"disable"`` uses the first of the list that is.
 
     ``connections``: QUIC connections at most. One is opened when a session needs it, and closed again when it has
     carried none for a while.
@@ -62,8 +66,9 @@ class StreamManager:
 
     def __init__(
         self,
-        gateway: str,
+        gateway: str | Sequence[str],
         *,
+        load_balance_hosts: LoadBalanceHosts = "random",
         connections: int = 4,
         streams_per_connection: int = 100,
         acquire_timeout: float = 10.0,
@@ -82,7 +87,11 @@ class StreamManager:
         _require_seconds(acquire_timeout=acquire_timeout, connect_timeout=connect_timeout)
         if redundancy not in ("auto", "off"):
             raise UsageError(f'redundancy={redundancy!r}: "auto" or "off" is needed')
-        self._address = Address.parse(gateway)
+        if load_balance_hosts not in ("random", "disable"):
+            raise UsageError(f'load_balance_hosts={load_balance_hosts!r}: "random" or "disable" is needed')
+        addresses = parse_gateways(gateway)
+        self._address = addresses[0]
+        self._gateway = ",".join(map(str, addresses))
         self._rules = Rules(
             connections=connections, streams_per_connection=streams_per_connection, patience=acquire_timeout
         )
@@ -102,7 +111,7 @@ class StreamManager:
             verify=self._verified,
             timings=timings,
         )
-        self._dialer = Dialer(self._address, self._config, timeout=connect_timeout)
+        self._dialer = Dialer(addresses, self._config, timeout=connect_timeout, spreads=load_balance_hosts == "random")
         self._trunk: Trunk | None = None
         self._adapter: AsyncpgAdapter | None = None
 
@@ -112,8 +121,8 @@ class StreamManager:
         Raises `CertificateFileError` for files that cannot be read or do not fit together.
         """
         if self._trunk is None:
-            self._config.quic(self._address.host, now=time.time())
-            self._trunk = Trunk(str(self._address), self._rules, self._dialer.dial)
+            self._dialer.check()
+            self._trunk = Trunk(self._gateway, self._rules, self._dialer.dial)
         self._trunk.check()
 
     async def close(self) -> None:
@@ -123,7 +132,7 @@ class StreamManager:
         is sent: to end a session in peace, close it first. Cancelling the caller does not stop it.
         """
         if self._trunk is None:
-            self._trunk = Trunk(str(self._address), self._rules, self._dialer.dial)
+            self._trunk = Trunk(self._gateway, self._rules, self._dialer.dial)
         await self._trunk.close()
 
     async def __aenter__(self) -> Self:
@@ -187,7 +196,7 @@ class StreamManager:
         return replace(trunk.stats(), redundancy=RedundancyStats(**asdict(config.paths.figures())), stages=stages)
 
     def __repr__(self) -> str:
-        return f"<StreamManager {self._address} {'not open' if self._trunk is None else self._trunk.summary}>"
+        return f"<StreamManager {self._gateway} {'not open' if self._trunk is None else self._trunk.summary}>"
 
     def _open_trunk(self) -> Trunk:
         if self._trunk is None:
@@ -197,7 +206,7 @@ class StreamManager:
 
     def _not_open(self) -> TrunkClosed:
         return TrunkClosed(
-            f"the trunk to {self._address} is not open: use `async with StreamManager(...)`, or `await manager.open()`"
+            f"the trunk to {self._gateway} is not open: use `async with StreamManager(...)`, or `await manager.open()`"
         )
 
     def _asyncpg(self) -> AsyncpgAdapter:

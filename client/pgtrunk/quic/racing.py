@@ -116,7 +116,7 @@ async def race(
     """Run a race until one has won or all have failed; cancelled, it leaves nothing behind.
 
     ``candidates`` gives the best of those that have not begun, None: there is none now; ``sources`` are what may yet
-    bring some, and do not raise. What attempts raise besides `TrunkError` is a fault, and raised.
+    bring some. What they raise, and what attempts raise besides `TrunkError`, is a fault, and raised.
     """
     racing = _Racing(candidates, start, delay, deadline, set(sources))
     try:
@@ -168,7 +168,9 @@ class _Racing(Generic[C, E]):
 
     def _look(self) -> Attempt[C, E] | None:
         """Who has won; who else is done, is out."""
-        self._sources = {source for source in self._sources if not source.done()}
+        for source in [source for source in self._sources if source.done()]:
+            self._sources.discard(source)
+            source.result()
         winner = None
         for task, number in list(self._running.items()):
             attempt = self.attempts[number]
