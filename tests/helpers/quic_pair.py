@@ -20,12 +20,15 @@ from aioquic.quic.connection import stream_is_unidirectional
 from helpers.certificates import SERVER_AUTH, Identity, authority
 from pgtrunk.quic.config import ByteBudget, QuicLimits, quic_configuration
 from pgtrunk.quic.connection import Connection
+from pgtrunk.quic.control import CONTROL_ALPN
 from pgtrunk.quic.driver import ConnectionDriver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aioquic import tls
     from aioquic.quic.configuration import QuicConfiguration
+    from aioquic.tls import SessionTicket
 
     from pgtrunk.quic.stream import Stream
     from pgtrunk.quic.transport import StreamTransport
@@ -231,19 +234,26 @@ class Pair:
         budget: ByteBudget | None = None,
         seed: int = 1,
         beside: Pair | None = None,
+        resume: tuple[SessionTicket | None, Callable[[SessionTicket], object]] | None = None,
+        make_tls: Callable[[tls.Context], tls.Context] | None = None,
         **link: Any,
     ) -> None:
-        """``beside``: another pair, whose loop and link this one shares."""
+        """``beside``: another pair, whose loop and link this one shares. ``resume``: the ticket that the client begins
+        with, and what is done with those it gets. ``make_tls``: of the server."""
         self.loop: VirtualLoop = VirtualLoop() if beside is None else beside.loop
         self._limits = client, server
         rng = random.Random(seed)
         configuration = quic_configuration(client or QuicLimits(max_streams=0), is_client=True)
         trust(configuration)
+        ticket, keep = resume or (None, None)
+        configuration.session_ticket = ticket
         quic = Connection(
             configuration=configuration,
             limits=client or QuicLimits(max_streams=0),
             new_cid=lambda: rng.randbytes(8),
+            session_ticket_handler=keep,
         )
+        quic.early_alpn = CONTROL_ALPN
 
         def up(data: bytes) -> None:
             self.server.driver.receive(data, CLIENT_ADDR)
@@ -261,6 +271,7 @@ class Pair:
             limits=server or QuicLimits(),
             budget=budget,
             new_cid=lambda: rng.randbytes(8),
+            make_tls=make_tls,
             original_destination_connection_id=quic.original_destination_connection_id,
         )
         self.server: End = self._end(quic, self.down, None if beside is None else down, accept)

@@ -31,11 +31,14 @@ from .trust import ClientContext, expected_name, load_anchors
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aioquic import tls
     from aioquic.quic.configuration import QuicConfiguration
 
     from .control import Goaway
     from .figures import Figures
+    from .resumption import Resumption
     from .sockets import AddressInfo
+    from .ticket_store import TicketStore
     from .transport import StreamTransport
 
 __all__ = ["ClientConfig", "ClientConnection"]
@@ -75,6 +78,10 @@ class ClientConfig:
     """What all its connections have measured, and their gateways reported, of the stages of queries."""
     timings: bool = True
     """Whether each connection measures how long its queries take."""
+    tickets: TicketStore | None = None
+    """What handshakes are shortened with, and where tickets for the next ones are kept; None: all are made in full."""
+    early: bool = False
+    """Whether a connection whose ticket permits it is open at once, and what is written first leaves as early data."""
 
     def quic(self, host: str, *, now: float) -> QuicConfiguration:
         """Return aioquic's configuration, files read. ``now`` is in seconds since 1970. Raises CertificateFileError."""
@@ -102,10 +109,18 @@ class ClientConnection:
 
     ``on_credit()`` is called when the gateway allows more streams, ``on_lost(error)`` once when the connection ends by
     itself, ``on_leave(goaway)`` when the gateway asks for the connection to be left, ``on_suspect(is_suspect)`` when it
-    owes an answer and when it has given one. All may be set at any time.
+    owes an answer and when it has given one, ``on_open()`` when the handshake of one that was early is complete. All
+    may be set at any time.
     """
 
-    def __init__(self, configuration: QuicConfiguration, limits: QuicLimits, address: AddressInfo) -> None:
+    def __init__(
+        self,
+        configuration: QuicConfiguration,
+        limits: QuicLimits,
+        address: AddressInfo,
+        resumption: Resumption | None = None,
+    ) -> None:
+        self.on_open: Callable[[], None] | None = None
         self.on_credit: Callable[[], None] | None = None
         self.on_lost: Callable[[BaseException], None] | None = None
         self.on_leave: Callable[[Goaway], None] | None = None
@@ -119,12 +134,17 @@ class ClientConnection:
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._refusals = 0
         self._refused_at = 0.0
+        self._resumption = resumption
+        self._is_returned = False
+        self._give_up_at: asyncio.TimerHandle | None = None
         quic = Connection(
-            configuration=configuration,
+            configuration=configuration if resumption is None else resumption.prepare(configuration, time.time()),
             limits=limits,
             new_cid=lambda: os.urandom(CID_LENGTH),
             make_tls=ClientContext.replace,
+            session_ticket_handler=None if resumption is None else self._on_ticket,
         )
+        quic.early_alpn = None if resumption is None else resumption.alpn
         self._driver = ConnectionDriver(
             quic,
             loop=self._loop,
@@ -163,13 +183,13 @@ class ClientConnection:
     def is_alive(self) -> bool:
         """Streams can be opened: the handshake is done, or ``is_early``; and the connection is neither closed nor
         lost."""
-        return self._driver.is_ready or self.is_early
+        return self._driver.is_ready or self._driver.is_early
 
     @property
     def is_early(self) -> bool:
-        """The handshake is not done yet; what streams say leaves as early data (0-RTT), and has had no effect if the
-        connection ends before."""
-        return self._driver.is_early
+        """It was opened at once, and the handshake is not done yet; what streams say leaves as early data (0-RTT), and
+        has had no effect if the connection ends before. Of one that did end before it stays true."""
+        return self._is_returned and not self._is_opened
 
     @property
     def is_suspect(self) -> bool:
@@ -232,19 +252,22 @@ class ClientConnection:
             driver.make_transport = partial(TimedTransport, took=stages.took, clock=time.monotonic)
 
     async def open(self, deadline: float) -> None:
-        """Connect to the one address, or leave nothing behind."""
+        """Connect to the one address, or leave nothing behind. Where a ticket permits early data it returns at once,
+        see ``is_early``; what comes of it is told by ``on_open`` or ``on_lost``."""
         timeout = deadline - self._loop.time()
         try:
             async with asyncio.timeout_at(deadline):
                 await self._socket.open(self._driver.quic.limits.socket_buffer)
                 self._driver.extra["sockname"] = self._socket.sockname
                 self._driver.connect(self._socket.path)
+                if self._driver.is_early:
+                    self._is_returned = True
+                    self._give_up_at = self._loop.call_at(deadline, self._give_up, timeout)
+                    return
                 await self._opened
         except TimeoutError as exc:
             self.discard()
-            raise GatewayUnreachable(
-                f"gateway {self._peer} did not answer within {timeout:.1f} s (connect_timeout); is UDP let through?"
-            ) from exc
+            raise self._no_answer(timeout) from exc
         except OSError as exc:
             self.discard()
             if isinstance(exc, TrunkError):
@@ -253,6 +276,14 @@ class ClientConnection:
         except BaseException:
             self.discard()
             raise
+
+    def _no_answer(self, timeout: float) -> GatewayUnreachable:
+        return GatewayUnreachable(
+            f"gateway {self._peer} did not answer within {timeout:.1f} s (connect_timeout); is UDP let through?"
+        )
+
+    def _give_up(self, timeout: float) -> None:
+        self._driver.abandon(self._no_answer(timeout))
 
     def discard(self) -> None:
         """Say goodbye if anybody may listen, and close the socket at once."""
@@ -267,8 +298,28 @@ class ClientConnection:
             self._on_confirmed(driver)
 
     def _on_confirmed(self, driver: ConnectionDriver) -> None:
-        if not self._opened.done():
-            self._opened.set_result(None)
+        if self._opened.done():
+            return
+        self._opened.set_result(None)
+        if self._resumption is not None:
+            self._resumption.completed()
+        if self._is_returned:
+            self._forget_deadline()
+            if self.on_open is not None:
+                self.on_open()
+
+    @property
+    def _is_opened(self) -> bool:
+        return self._opened.done() and not self._opened.cancelled() and self._opened.exception() is None
+
+    def _forget_deadline(self) -> None:
+        if self._give_up_at is not None:
+            self._give_up_at.cancel()
+            self._give_up_at = None
+
+    def _on_ticket(self, ticket: tls.SessionTicket) -> None:
+        if self._resumption is not None:
+            self._resumption.keep(ticket, self._driver.quic.tls, time.time())
 
     # -- from the driver
 
@@ -289,12 +340,17 @@ class ClientConnection:
             self.on_suspect(silent)
 
     def _on_driver_lost(self, driver: ConnectionDriver, error: TrunkError | None) -> None:
+        self._forget_deadline()
         if not self._opened.done():
-            if error is None:
+            if self._resumption is not None:
+                failed_early = self._is_returned and error is not None
+                self._resumption.failed(heard=self.is_heard, was_early=failed_early, now=time.time())
+            if error is None or self._is_returned:
                 self._opened.cancel()
             else:
                 self._opened.set_exception(error)
-        elif error is not None and self.on_lost is not None:
+                return
+        if error is not None and self.on_lost is not None:
             self.on_lost(error)
 
     def _on_driver_closed(self, driver: ConnectionDriver, error: TrunkError | None) -> None:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from pgtrunk.errors import CertificateError, GatewayUnreachable
 
 from .client import ClientConnection
+from .ending import show
 from .racing import ATTEMPT_DELAY, race
 from .resolving import interleaved, resolve
+from .resumption import Resumption, gateway_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +47,12 @@ class Opener:
 
     def connection(self, host: str, address: AddressInfo) -> ClientConnection:
         """Return a connection to one address of a host, which is to be opened. Raises what ``read`` does."""
-        connection = ClientConnection(self.read(host), self._limits, address)
+        configuration, tickets = self.read(host), self._config.tickets
+        resumption = None
+        if tickets is not None:
+            name = gateway_name(configuration, address[4][1])
+            resumption = Resumption(tickets, name, show(address[4]), early=self._config.early)
+        connection = ClientConnection(configuration, self._limits, address, resumption)
         connection.measure(self._config.stages, timings=self._config.timings)
         now = asyncio.get_running_loop().time()
         connection.driver.quic.use_path(self._config.paths.to(address[4][0]), now)

@@ -2,17 +2,17 @@
 ACKs.
 
 The layers, each in its file and each a subclass of the one before: streams.py, acks.py, then receiving.py, sending.py
-(upon tail.py and short.py) and timers.py side by side. No socket, no loop, no clock: ``now`` is an argument,
-datagrams go in and come out.
+(upon tail.py and short.py), timers.py and early_flight.py side by side, and upon sending and timers probing.py. No
+socket, no loop, no clock: ``now`` is an argument, datagrams go in and come out.
 """
 
 from __future__ import annotations
 
 import logging
 
+from .early_flight import EarlyFlight
+from .probing import Probing
 from .receiving import Receiving
-from .sending import Sending
-from .timers import Timers
 
 __all__ = ["Connection"]
 
@@ -21,7 +21,7 @@ __all__ = ["Connection"]
 logging.getLogger("quic").addHandler(logging.NullHandler())
 
 
-class Connection(Timers, Sending, Receiving):
+class Connection(EarlyFlight, Probing, Receiving):
     """See ``StreamTable`` for the arguments and ``ConnectionDriver`` for what drives it."""
 
     def __repr__(self) -> str:

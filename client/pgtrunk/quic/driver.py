@@ -14,7 +14,7 @@ from aioquic.quic import events
 from aioquic.quic.connection import QuicConnectionState
 from aioquic.quic.connection import stream_is_unidirectional as is_one_way
 
-from pgtrunk.errors import SessionLost
+from pgtrunk.errors import CertificateError, SessionLost
 
 from .control_stream import ControlStreams
 from .ending import show
@@ -299,11 +299,10 @@ class ConnectionDriver(Lifetime):
         self._is_lost = True
         self._waits_for_confirmation.clear()
         self.error = error
-        sent = self._is_ready and self._is_admitted
-        lost = error if isinstance(error, SessionLost) and sent else None
-        if lost is None:
-            # What was sent before the handshake was complete has had no effect.
-            lost = SessionLost(str(error or "the connection was closed"), sent=sent)
+        if not self._is_ready or (isinstance(error, CertificateError) and not self._is_admitted):
+            # Without our Finished, and with a certificate that it refuses, a gateway acts on nothing that it was sent.
+            self.quic.unsend()
+        lost = error if isinstance(error, SessionLost) else SessionLost(str(error or "the connection was closed"))
         for transport in list(self.streams.values()):
             transport.lose(lost)
         self._flushing.clear()

@@ -84,7 +84,7 @@ REQUIRED: Mapping[str, str] = {
         "sender stream_id"
     ),
     "aioquic.quic.recovery:QuicPacketRecovery": (
-        "_cc _on_packets_lost _pacer _pto_count _rtt_initialized _rtt_latest _rtt_min _rtt_smoothed _rtt_variance "
+        "_cc _pacer _pto_count _rtt_initialized _rtt_latest _rtt_min _rtt_smoothed _rtt_variance "
         "_time_of_last_sent_ack_eliciting_packet bytes_in_flight congestion_window get_probe_timeout max_ack_delay "
         "_on_packets_lost on_packet_sent peer_completed_address_validation spaces"
     ),

@@ -70,7 +70,7 @@ class Sending(Repeating, ShortWay):
         self._acks_alone = 0
         self._renew_keys_at = PACKETS_PER_KEY
         self._limits_due = False
-        size = self.limits.max_datagram_size
+        size = self._max_datagram_size
         self._loss._cc = FlooredReno(max_datagram_size=size, floor=self.limits.congestion_floor, watcher=self)
         self.pacer = BytePacer(max_datagram_size=size, congestion=self._loss._cc)
         self._loss._pacer = self.pacer
@@ -82,7 +82,8 @@ class Sending(Repeating, ShortWay):
             self._repeat(now)
         if self._handshake_confirmed and not self._close_pending and len(self._network_paths) == 1:
             space = self._app_space
-            if (space.ack_at is None or space.ack_at > now) and not self._ready and not self._has_control(now):
+            is_idle = not (self._ready or self._probe_due)
+            if is_idle and (space.ack_at is None or space.ack_at > now) and not self._has_control(now):
                 self._pacing_at = self._copy_at
                 return []
         if not repeats:
@@ -156,7 +157,8 @@ class Sending(Repeating, ShortWay):
     # -- control frames: rare, so one look at flags decides whether any is due
 
     def _has_control(self, now: float) -> bool:
-        if self._limits_pending:
+        if self._limits_pending and self._handshake_complete:
+            # Not before: early data has to do with the credit that the client remembers.
             self._limits_pending = False
             self._limits_due = self._renew_limits(now)
         path = self._network_paths[0]
@@ -287,6 +289,7 @@ class Sending(Repeating, ShortWay):
                 if fill is Fill.FULL:
                     return
                 if fill is Fill.SERVED:
+                    self._probe_due = True
                     ready.rotate(-1)
                     return
                 if fill is Fill.BLOCKED and self._remote_max_data_used >= self._remote_max_data:

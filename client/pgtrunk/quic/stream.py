@@ -46,6 +46,16 @@ class Sender(QuicStreamSender):
         """Bytes written and not yet acknowledged."""
         return len(self._buffer)
 
+    @property
+    def written(self) -> int:
+        """All bytes that were ever written."""
+        return self._buffer_stop
+
+    @property
+    def departed(self) -> int:
+        """Those of them that have been in a packet."""
+        return self.highest_offset
+
     def write(self, data: bytes | bytearray | memoryview, end_stream: bool = False) -> None:
         """Append data, and with ``end_stream`` the FIN."""
         if self._buffer_fin is not None or self._reset_error_code is not None:
@@ -149,6 +159,14 @@ class Sender(QuicStreamSender):
         self._lost = _merged([*self._lost, *self._open_in(start, stop)])
         self._pending_eof |= fin and not self._acked_fin
         self.buffer_is_empty = False
+
+    def rewind(self) -> None:
+        """Nothing of what was sent has arrived, nor will: all of it is to be sent as if for the first time."""
+        self._lost.clear()
+        self.highest_offset = self.seen = 0
+        self.fin_seen = False
+        self._pending_eof = self._buffer_fin is not None and self._reset_error_code is None
+        self._look_empty()
 
     @property
     def waiting(self) -> int:
