@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from pgtrunk.address import Address
     from pgtrunk.connection import Connection
-    from pgtrunk.quic.client import ClientConfig, ClientConnection
-    from pgtrunk.quic.racing import Outcome
+    from pgtrunk.quic.client import ClientConfig
+    from pgtrunk.quic.racing import Entrant, Outcome
     from pgtrunk.quic.sockets import AddressInfo
 
     Resolver = Callable[[str, int, float, float], Coroutine[Any, Any, Sequence[AddressInfo]]]
@@ -57,12 +57,18 @@ class Dialer:
         for address in self.gateways.addresses:
             self._config.quic(address.host, now=time.time())
 
-    async def dial(self, at: Address | None = None) -> Connection:
-        """Opens a connection within ``connect_timeout``; given an address, there, which a gateway has named.
+    async def dial(
+        self, at: Address | None = None, *, deadline: float | None = None, begun: list[Entrant] | None = None
+    ) -> Connection:
+        """Opens a connection within ``connect_timeout``, or until ``deadline``; given an address, there, which a
+        gateway has named. ``begun`` gets the attempts as they begin.
 
         Raises `GatewayUnreachable`, `CertificateError` and `CertificateFileError`. Cancelled, it leaves nothing behind.
         """
-        return await self._dial({self._namer(at): at} if at is not None else dict.fromkeys(self.gateways.addresses))
+        places: dict[Address, Address | None] = dict.fromkeys(self.gateways.addresses)
+        if at is not None:
+            places = {self._namer(at): at}
+        return await self._dial(places, deadline, [] if begun is None else begun)
 
     # What became of connections.
 
@@ -93,23 +99,30 @@ class Dialer:
 
     # One dial.
 
-    async def _dial(self, places: dict[Address, Address | None]) -> Connection:
+    async def _dial(
+        self, places: dict[Address, Address | None], deadline: float | None, begun: list[Entrant]
+    ) -> Connection:
         # Imported here, not above: `import pgtrunk` alone stays quick.
-        from pgtrunk.quic.connecting import Opener, unreachable
+        from pgtrunk.quic.connecting import unreachable
         from pgtrunk.quic.racing import attempt_delay, race
 
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout
-        opener = Opener(self._config, self._timeout)
-        opener.read(next(iter(places)).host)
+        if deadline is None:
+            deadline = loop.time() + self._timeout
+        begin = self._entrants(next(iter(places)))
         counts = self.counts()
+
+        def start(step: Step) -> Any:
+            begun.append(entrant := begin(step.candidate))
+            return entrant
+
         search = _Search(self, places, deadline)
         search.begin([each for each in self.gateways.order(counts, loop.time()) if each in places])
         try:
             await search.wait_first()
             outcome = await race(
                 lambda: search.next(counts),
-                lambda step: opener.connection(step.candidate.gateway.host, _info(step.candidate)),
+                start,
                 lambda step: 0.0 if step.is_probe else attempt_delay(step.round_trip),
                 deadline=deadline,
                 sources=search.tasks,
@@ -120,14 +133,29 @@ class Dialer:
         if outcome.winner is None:
             errors = search.errors + [attempt.error for attempt in outcome.attempts if attempt.error is not None]
             raise unreachable(f"no address of {self} can be reached", errors)
-        connection = outcome.winner.connection
+        connection = self._connection(outcome.winner.connection)
         self._open[connection] = outcome.winner.candidate.candidate
+        return connection
+
+    # What is QUIC's.
+
+    def _entrants(self, first: Address) -> Callable[[Candidate], Any]:
+        """What begins an attempt at an address. Files are read; raises for those of the ``first`` gateway."""
+        from pgtrunk.quic.connecting import Opener
+
+        opener = Opener(self._config, self._timeout)
+        opener.read(first.host)
+        return lambda candidate: opener.connection(candidate.gateway.host, _info(candidate))
+
+    def _connection(self, winner: Any) -> Connection:
+        """What the trunk gets of the attempt that has won."""
+        connection: Connection = winner
         return connection
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.gateways.addresses))
 
-    def _learn(self, outcome: Outcome[Step, ClientConnection]) -> None:
+    def _learn(self, outcome: Outcome[Step, Any]) -> None:
         now = outcome.ended
         for attempt in outcome.attempts:
             candidate = attempt.candidate.candidate
@@ -142,7 +170,7 @@ class Dialer:
             else:
                 self.gateways.failed(candidate, None, now, random())
 
-    def _warn(self, candidate: Candidate, error: TrunkError, outcome: Outcome[Step, ClientConnection]) -> None:
+    def _warn(self, candidate: Candidate, error: TrunkError, outcome: Outcome[Step, Any]) -> None:
         """Where another address has won, nobody would hear of this one's failure."""
         if outcome.winner is None:
             return
