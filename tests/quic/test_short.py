@@ -10,6 +10,7 @@ from aioquic.quic.connection import QuicConnection
 
 from helpers.quic_pair import Echo, Pair
 from pgtrunk.quic.acks import Acknowledging
+from pgtrunk.quic.config import QuicLimits
 from pgtrunk.quic.short import ShortWay
 from pgtrunk.quic.timers import Timers
 
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 def conversation(seed: int) -> tuple[list[bytes], list[float | None]]:
     """All datagrams of a conversation with losses and of every size, and when the timers were set."""
     rng = random.Random(seed)
-    pair = Pair(accept=Echo, seed=seed, loss=0.05, jitter=0.004)
+    # aioquic knows no probes of the path's size.
+    limits: dict[str, Any] = {"path_mtu": "off"}
+    client, server = QuicLimits(max_streams=0, **limits), QuicLimits(**limits)
+    pair = Pair(client=client, server=server, accept=Echo, seed=seed, loss=0.05, jitter=0.004)
     sent: list[bytes] = []
     timers: list[float | None] = []
     for link in (pair.up, pair.down):

@@ -31,6 +31,9 @@ of 10 keep the peer's slow start going, and where answers follow, one packet car
 class Acknowledging(StreamTable):
     """The part of a connection that decides when ACK frames are due."""
 
+    _remote_max_datagram = 65527
+    """Octets of UDP payload that the peer takes (max_udp_payload_size, RFC 9000 section 18.2)."""
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._ack_delay = self.limits.ack_delay
@@ -60,6 +63,8 @@ class Acknowledging(StreamTable):
         parameters = pull_quic_transport_parameters(Buffer(data=data))
         if not from_session_ticket and parameters.ack_delay_exponent is not None:
             self._remote_ack_delay_exponent = parameters.ack_delay_exponent
+        if parameters.max_udp_payload_size is not None:
+            self._remote_max_datagram = parameters.max_udp_payload_size
         self._feed_starved()
 
     def _write_ack_frame(self, builder: QuicPacketBuilder, space: QuicPacketSpace, now: float) -> None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from aioquic.quic.congestion.base import K_INITIAL_WINDOW, K_MINIMUM_WINDOW
 from aioquic.quic.congestion.reno import RenoCongestionControl
 from aioquic.quic.recovery import QuicPacketPacer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from aioquic.quic.congestion.base import QuicCongestionControl
     from aioquic.quic.packet_builder import QuicSentPacket
@@ -44,6 +45,10 @@ class LossWatcher(Protocol):
 
     def packets_expired(self, packets: Iterable[QuicSentPacket]) -> None:
         """These count as in flight no more: a probe timeout, or the end of a handshake's keys."""
+        ...
+
+    def packets_gone(self, packets: Sequence[QuicSentPacket], *, expired: bool) -> None:
+        """These are taken for lost, or have ``expired``."""
         ...
 
     def least_window(self, now: float) -> int:
@@ -86,6 +91,10 @@ class BytePacer(QuicPacketPacer):
                 size = self._max_datagram_size
             self._bytes -= size
 
+    def resize(self, max_datagram_size: int) -> None:
+        """Datagrams are of another size from now on."""
+        self._max_datagram_size = max_datagram_size
+
     def update_bucket(self, now: float) -> None:
         """Fill the bucket by the time that has passed."""
         if now > self.evaluation_time:
@@ -106,6 +115,7 @@ class FlooredReno(RenoCongestionControl):
 
     def __init__(self, *, max_datagram_size: int, floor: int, watcher: LossWatcher | None = None) -> None:
         super().__init__(max_datagram_size=max_datagram_size)
+        self._floor_datagrams = floor
         self._floor = floor * max_datagram_size
         self._watcher = watcher
         self.lost = 0
@@ -116,6 +126,7 @@ class FlooredReno(RenoCongestionControl):
         self.lost += len(packets)
         if self._watcher is not None:
             self._watcher.losses_seen(now, len(packets))
+            self._watcher.packets_gone(packets, expired=False)
         before = self.congestion_window
         super().on_packets_lost(now=now, packets=packets)
         floor = self._floor
@@ -129,6 +140,27 @@ class FlooredReno(RenoCongestionControl):
         super().on_packets_expired(packets=packets)
         if self._watcher is not None:
             self._watcher.packets_expired(packets)
+            self._watcher.packets_gone(packets, expired=True)
+
+    def watch(self, told: Callable[[QuicSentPacket], None] | None) -> None:
+        """Have ``told`` called with each packet that is acknowledged; None: no more. It costs nothing otherwise."""
+        vars(self).pop("on_packet_acked", None)
+        if told is None:
+            return
+        acked = self.on_packet_acked
+
+        def watched(*, now: float, packet: QuicSentPacket) -> None:
+            acked(now=now, packet=packet)
+            told(packet)
+
+        vars(self)["on_packet_acked"] = watched
+
+    def resize(self, max_datagram_size: int) -> None:
+        """Datagrams are of another size from now on (RFC 9002 section 7.2)."""
+        self._max_datagram_size = max_datagram_size
+        self._floor = self._floor_datagrams * max_datagram_size
+        datagrams = K_INITIAL_WINDOW if self.ssthresh is None else K_MINIMUM_WINDOW
+        self.congestion_window = max(self.congestion_window, datagrams * max_datagram_size)
 
     def on_persistent_congestion(self) -> None:
         super().on_persistent_congestion()

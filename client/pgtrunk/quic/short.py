@@ -54,6 +54,16 @@ class ShortBuilder(QuicPacketBuilder):
         self._packet = None
         self._buffer.seek(0)
 
+    def begin_lone(self, connection: QuicConnection, peer_cid: bytes, crypto: CryptoPair) -> None:
+        """Begin a flush of one packet that fills its datagram, whatever the window says, to the peer by this id."""
+        self.renew(connection)
+        self._peer_cid = peer_cid
+        self._header_size = 3 + len(peer_cid)
+        self.max_flight_bytes = self._buffer_capacity
+        self.quic_logger_frames = []
+        self.start_packet(PACKET, crypto)
+        self._datagram_needs_padding = True
+
     def start_packet(self, packet_type: QuicPacketType, crypto: CryptoPair) -> None:
         """Start a packet, and with it a datagram; the one before is finished."""
         if self._packet is not None:
@@ -106,6 +116,8 @@ class ShortWay(StreamTable):
     """The part of a connection that turns what is to be sent into datagrams."""
 
     _short_builder: ShortBuilder | None = None
+    _probe_due = False
+    """Whether a probe of the path's size may be due, see probing.py: a datagram was filled, or a search goes on."""
 
     def _datagrams(self, now: float) -> list[tuple[bytes, NetworkAddress]]:
         if (
@@ -117,10 +129,13 @@ class ShortWay(StreamTable):
             or self._remote_preferred_address is not None
             or self._quic_logger is not None
         ):
-            return QuicConnection.datagrams_to_send(self, now)
+            datagrams_and_paths = QuicConnection.datagrams_to_send(self, now)
+            if self._probe_due:
+                self._add_probe(datagrams_and_paths, now)
+            return datagrams_and_paths
         builder = self._short_builder
         if builder is None or builder._buffer_capacity != self._max_datagram_size:
-            builder = self._short_builder = self._make_builder()
+            builder = self._short_builder = self._make_builder(self._max_datagram_size)
         builder.renew(self)
         self._pacing_at = None
         path = self._network_paths[0]
@@ -134,14 +149,20 @@ class ShortWay(StreamTable):
             self._register(packets, now)
         addr = path.addr
         path.bytes_sent += sum(map(len, datagrams))
-        return [(datagram, addr) for datagram in datagrams]
+        datagrams_and_paths = [(datagram, addr) for datagram in datagrams]
+        if self._probe_due:
+            self._add_probe(datagrams_and_paths, now)
+        return datagrams_and_paths
 
-    def _make_builder(self) -> ShortBuilder:
+    def _add_probe(self, datagrams: list[tuple[bytes, NetworkAddress]], now: float) -> None:
+        """Add the probe that is due, if one is."""
+
+    def _make_builder(self, size: int) -> ShortBuilder:
         assert self._version is not None
         return ShortBuilder(
             host_cid=self.host_cid,
             is_client=self._is_client,
-            max_datagram_size=self._max_datagram_size,
+            max_datagram_size=size,
             peer_cid=self._peer_cid.cid,
             version=self._version,
         )

@@ -30,7 +30,7 @@ from .redundancy import (
 from .stream import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from aioquic._buffer import Buffer
     from aioquic.quic.connection import QuicReceiveContext
@@ -228,6 +228,9 @@ class Repeating(Acknowledging):
         if self.limits.redundancy == "off" or not pays(self._loss._rtt_min) or self._is_queued:
             return 0
         return 0 if self.path.is_congested(now) else FLOOR_DATAGRAMS
+
+    def packets_gone(self, packets: Sequence[QuicSentPacket], *, expired: bool) -> None:
+        """Packets are taken for lost, or have ``expired``: what probing.py looks at."""
 
     def packets_expired(self, packets: Iterable[QuicSentPacket]) -> None:
         """A probe timeout has given these up. They may be late and no more, as on a busy machine: the next
