@@ -235,11 +235,9 @@ class Listener:
         self.door = replace(door, quic=quic, limits=limits, admission=replace(door.admission, retry=retry))
         self._admission.limits = self.door.admission
 
-    def reload_tickets(self, tickets: Tickets | None, *, early: bool) -> None:
-        """Handshakes that begin from now on are resumed by ``tickets``; None: by what it is that they are resumed by
-        now. ``early``: whether early data is taken."""
-        policy = self.door.policy
-        self.door = replace(self.door, policy=replace(policy, tickets=tickets or policy.tickets, early=early))
+    def reload_tickets(self, tickets: Tickets, *, early: bool) -> None:
+        """Handshakes that begin from now on are resumed by ``tickets``; ``early``: whether early data is taken."""
+        self.door = replace(self.door, policy=replace(self.door.policy, tickets=tickets, early=early))
 
     def stop_accepting(self) -> None:
         """Refuses new connections from now on; those there are go on."""

@@ -29,16 +29,23 @@ READABLE = (
     "quic_cert_file",
     "quic_client_ca_file",
     "quic_key_file",
+    "quic_ticket_keys_file",
     *TLS_FILES,
 )
-SECRET = ("auth_file", "client_tls_key_file", "quic_key_file", "server_tls_key_file")
+SECRET = ("auth_file", "client_tls_key_file", "quic_key_file", "quic_ticket_keys_file", "server_tls_key_file")
 NEEDS_USERS = ("plain", "md5", "scram-sha-256")
 VERIFY = ("verify-ca", "verify-full")
 TLS_ONLY = ("require", *VERIFY)
 OTHER_DEFAULTS = {"pool_mode": "session", "auth_type": "md5"}
 """PgBouncer's defaults, where they are not ours."""
 RESERVED = "pgbouncer"  # the admin console's database
-NEEDS_CERTIFICATE = ("quic_key_file", "quic_client_ca_file", "quic_listen_addr", "quic_listen_port")
+NEEDS_CERTIFICATE = (
+    "quic_key_file",
+    "quic_client_ca_file",
+    "quic_listen_addr",
+    "quic_listen_port",
+    "quic_ticket_keys_file",
+)
 
 
 @dataclass(frozen=True, slots=True)

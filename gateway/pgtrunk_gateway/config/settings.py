@@ -23,6 +23,7 @@ __all__ = [
     "PeerConfig",
     "PoolKey",
     "PoolMode",
+    "QuicEarlyData",
     "QuicRedundancy",
     "QuicRetry",
     "SessionState",
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 AuthType: TypeAlias = Literal["any", "trust", "plain", "md5", "scram-sha-256", "cert"]
+QuicEarlyData: TypeAlias = Literal["off", "login", "read-only"]
 QuicRedundancy: TypeAlias = Literal["auto", "off"]
 SessionState: TypeAlias = Literal["pin", "error", "ignore"]
 QuicRetry: TypeAlias = Literal["auto", "always", "never"]
@@ -137,6 +139,12 @@ class Config:
     """Packets below which loss never takes the congestion window; 0 = off, as RFC 9002 has it."""
     quic_redundancy: QuicRedundancy = "auto"
     """auto: small answers are sent twice while packets to that client are lost; off: never."""
+    quic_early_data: QuicEarlyData = "login"
+    """What a client that comes back may say before the handshake is complete (0-RTT): nothing; what begins a login;
+    queries that it has declared to be read-only, too."""
+    quic_ticket_keys_file: str | None = None
+    """Keys that session tickets are sealed with, a line each, in hexadecimal digits, the current one first. `None`:
+    random ones, renewed every hour, which all workers have in common."""
     quic_retry: QuicRetry = "auto"
     """Whether clients must first prove their address by a Retry (RFC 9000, 8.1.2); auto: when many are half open."""
 

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from pgtrunk_gateway.fleet.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.fleet.frames import Body
 
-__all__ = ["Charter", "Secrets"]
+__all__ = ["Charter", "Secrets", "TicketSeed"]
+
+TicketSeed: TypeAlias = tuple[int, tuple[bytes, ...]]
+"""The number of a period, its key and the one before: see :class:`pgtrunk.quic.ticket_keys.TicketKeys`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +25,29 @@ class Secrets:
     """What all workers must have the same, and nobody else may know."""
 
     quic_keys: tuple[bytes, ...] = field(repr=False)
-    """Of 32 octets, the current one first: for session tickets, Retry tokens and what else QUIC seals."""
+    """Of 32 octets, the current one first: for Retry tokens, stateless resets and what else QUIC has of its own."""
     mock_key: bytes = field(repr=False)
     """Of 32 octets: what users are shown who do not exist must not tell by which worker."""
+    tickets: TicketSeed | None = field(default=None, repr=False)
+    """What session tickets are sealed with, where no file has the keys (quic_ticket_keys_file)."""
+
+    def as_body(self) -> Body:
+        """As they travel."""
+        return {
+            "quic_keys": [key.hex() for key in self.quic_keys],
+            "mock_key": self.mock_key.hex(),
+            "tickets": None if self.tickets is None else [self.tickets[0], *(key.hex() for key in self.tickets[1])],
+        }
+
+    @classmethod
+    def from_body(cls, body: Body) -> Secrets:
+        """The other way. An older gateway says nothing of tickets."""
+        tickets = body.get("tickets")
+        return cls(
+            quic_keys=tuple(bytes.fromhex(key) for key in body["quic_keys"]),
+            mock_key=bytes.fromhex(body["mock_key"]),
+            tickets=None if tickets is None else (tickets[0], tuple(bytes.fromhex(key) for key in tickets[1:])),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +103,7 @@ class Charter:
             "ini": self.ini,
             "quiet": self.quiet,
             "verbose": self.verbose,
-            "secrets": {
-                "quic_keys": [key.hex() for key in self.secrets.quic_keys],
-                "mock_key": self.secrets.mock_key.hex(),
-            },
+            "secrets": self.secrets.as_body(),
             "tcp": list(self.tcp),
             "tcp_port": self.tcp_port,
             "unix": list(self.unix),
@@ -101,12 +121,8 @@ class Charter:
     @classmethod
     def from_body(cls, body: Body) -> Charter:
         """The other way."""
-        secrets = Secrets(
-            quic_keys=tuple(bytes.fromhex(key) for key in body["secrets"]["quic_keys"]),
-            mock_key=bytes.fromhex(body["secrets"]["mock_key"]),
-        )
         given = {
-            "secrets": secrets,
+            "secrets": Secrets.from_body(body["secrets"]),
             "tcp": tuple(body["tcp"]),
             "unix": tuple(body["unix"]),
             "udp": tuple(body["udp"]),

@@ -83,8 +83,7 @@ class Inventory:
             "format": FORMAT,
             "generation": self.generation,
             "places": self.places,
-            "quic_keys": [key.hex() for key in self.secrets.quic_keys],
-            "mock_key": self.secrets.mock_key.hex(),
+            **self.secrets.as_body(),
             "tcp": list(self.tcp),
             "unix": self.unix,
             "path": self.path,
@@ -99,10 +98,7 @@ class Inventory:
         return cls(
             generation=body["generation"],
             places=body["places"],
-            secrets=Secrets(
-                quic_keys=tuple(bytes.fromhex(key) for key in body["quic_keys"]),
-                mock_key=bytes.fromhex(body["mock_key"]),
-            ),
+            secrets=Secrets.from_body(body),
             tcp=tuple(body["tcp"]),
             unix=body["unix"],
             path=body["path"],

@@ -13,6 +13,7 @@ import math
 import os
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pgtrunk_gateway.fleet.acceptor import Acceptor, Choice
@@ -26,6 +27,7 @@ from pgtrunk_gateway.fleet.post import Post
 from pgtrunk_gateway.fleet.sockets import Sockets
 from pgtrunk_gateway.fleet.steering import Caretaking, WorkerSockets
 from pgtrunk_gateway.fleet.teller import Teller
+from pgtrunk_gateway.fleet.ticketing import Ticketing
 from pgtrunk_gateway.fleet.watchdog import Watchdog
 from pgtrunk_gateway.fronts.tcp import check_tuning
 from pgtrunk_gateway.reloading import read_userlist
@@ -89,11 +91,12 @@ class Supervisor:
         self.count = count
         self.quiet = quiet
         self.verbose = verbose
-        self.secrets = (
+        self._secrets = (
             Secrets(quic_keys=(os.urandom(_KEY_OCTETS),), mock_key=os.urandom(_KEY_OCTETS))
             if heritage is None
             else heritage.inventory.secrets
         )
+        self._ticketing = Ticketing(self._secrets.tickets)
         self.keep: Body = {}
         """What parts give their counterparts in each new worker, by the parts' names."""
         self.workers: dict[int, Bus] = {}
@@ -117,6 +120,11 @@ class Supervisor:
         self._watchdog: Watchdog | None = None
         self.closed = False
         """Whether its end has begun, at once."""
+
+    @property
+    def secrets(self) -> Secrets:
+        """What workers, or the next supervisor, must have."""
+        return replace(self._secrets, tickets=self._ticketing.seed)
 
     @property
     def board(self) -> Board:
@@ -194,6 +202,7 @@ class Supervisor:
         await self._begun()
         await self.changeover.serve()
         self.operations.start()
+        self._ticketing.start()
         self.listen()
         self.changeover.offer()
         for name, addresses in (
@@ -299,6 +308,7 @@ class Supervisor:
         if self.closed:
             return
         self.closed = True
+        self._ticketing.close()
         if self._watchdog is not None:
             self._watchdog.close()
         self.stopping.ask(Patience.NONE)

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pgtrunk.errors import CertificateFileError
@@ -14,9 +15,13 @@ from pgtrunk.quic.config import ByteBudget, QuicLimits
 from pgtrunk.quic.control import Goaway
 from pgtrunk.quic.server import Identity, Listener, ServerConfig, listen, listen_on
 from pgtrunk.quic.steering import Place
+from pgtrunk.quic.ticket_keys import TicketKeys
+from pgtrunk.quic.tickets import Tickets
 from pgtrunk_gateway.address import readable
 from pgtrunk_gateway.fleet.forwarding import Inlet, Outlets
 from pgtrunk_gateway.fleet.steering import LET_GO, elders_of
+from pgtrunk_gateway.fronts.reporting import StageReports
+from pgtrunk_gateway.tls.ticket_keys import ticket_sealer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from pgtrunk.quic.driver import ConnectionDriver
     from pgtrunk.quic.elders import Elders
     from pgtrunk.quic.server import Acceptor
+    from pgtrunk.quic.transport import StreamTransport
     from pgtrunk_gateway.config.load import Loaded
     from pgtrunk_gateway.config.settings import Config
     from pgtrunk_gateway.errors import ConfigError
@@ -52,13 +58,19 @@ class QuicFront:
         inlet: Inlet | None = None,
         outlets: Outlets | None = None,
         elders: Elders | None = None,
+        *,
+        ticket_keys: TicketKeys,
     ) -> None:
         self.listener = listener
+        self.ticket_keys = ticket_keys
+        """What seals session tickets where quic_ticket_keys_file is not set."""
         self.budget = budget
         """What all connections hold unread, and may hold (quic_memory_budget)."""
         self.inlet, self.outlets = inlet, outlets
         """In a fleet: datagrams from and to other workers."""
         self.elders = elders
+        self.reports = StageReports()
+        """What clients are told of their queries."""
         self.addresses = [readable(address) for address in listener.addresses]
         self.port: int = listener.addresses[0][1]
 
@@ -71,7 +83,17 @@ class QuicFront:
         config = loaded.config
         budget = ByteBudget(config.quic_memory_budget)
         keys = fleet.charter.secrets.quic_keys if fleet is not None else (os.urandom(_KEY_OCTETS),)
-        server = _server_config(config, budget, keys)
+        seed = fleet.charter.secrets.tickets if fleet is not None else None
+        ticket_keys = (
+            TicketKeys.begin(os.urandom(_KEY_OCTETS), time.time()) if seed is None else TicketKeys(seed[1], seed[0])
+        )
+        server = replace(_server_config(config, budget, keys), ticket_keys=ticket_sealer(loaded) or ticket_keys)
+        reports = StageReports()
+
+        def accept(transport: StreamTransport) -> asyncio.BaseProtocol:
+            reports.begin(transport.get_extra_info("quic_connection"))
+            return session("quic")
+
         try:
             if fleet is None:
                 front = cls(
@@ -79,20 +101,23 @@ class QuicFront:
                         config.quic_listen_addr,
                         config.quic_listen_port,
                         config=server,
-                        accept=lambda _: session("quic"),
+                        accept=accept,
                     ),
                     budget,
+                    ticket_keys=ticket_keys,
                 )
             else:
-                front = await cls._join(fleet, server, lambda _: session("quic"))
+                front = await cls._join(fleet, server, accept, ticket_keys)
         except CertificateFileError as error:
             raise _blamed(loaded, error) from error
+        front.reports = reports
+        reports.drivers = lambda: front.drivers
         for warning in dict.fromkeys(front.listener.warnings):
             log.warning("quic: %s", warning)
         return front
 
     @classmethod
-    async def _join(cls, fleet: Fleet, server: ServerConfig, accept: Acceptor) -> QuicFront:
+    async def _join(cls, fleet: Fleet, server: ServerConfig, accept: Acceptor, ticket_keys: TicketKeys) -> QuicFront:
         charter = fleet.charter
         answer = await fleet.member.bus.ask(LET_GO, timeout=_LETS_GO)
         elders = elders_of(charter.elders)
@@ -114,7 +139,7 @@ class QuicFront:
                 elders.close()
             raise
         inlet = Inlet(socket.socket(fileno=charter.forward_in), listener.take)
-        return cls(listener, server.budget, inlet, outlets, elders)
+        return cls(listener, server.budget, inlet, outlets, elders, ticket_keys=ticket_keys)
 
     @property
     def connections(self) -> int:
@@ -152,7 +177,8 @@ class QuicFront:
         return self.outlets.dropped if self.outlets is not None else 0
 
     def prepare(self, loaded: Loaded) -> Callable[[], None]:
-        """For new connections: the certificates as they are now, and other limits. Without quic_cert_file all stays."""
+        """For new connections: certificates and the keys of tickets as they are now, and other limits. Without
+        quic_cert_file all stays."""
         config = loaded.config
         if config.quic_cert_file is None or config.quic_key_file is None:
             return lambda: None
@@ -162,14 +188,16 @@ class QuicFront:
             )
         except CertificateFileError as error:
             raise _blamed(loaded, error) from error
-        return lambda: self._apply(config, identity)
+        tickets = Tickets(ticket_sealer(loaded) or self.ticket_keys)
+        return lambda: self._apply(config, identity, tickets)
 
-    def _apply(self, config: Config, identity: Identity) -> None:
+    def _apply(self, config: Config, identity: Identity, tickets: Tickets) -> None:
         for warning in identity.warnings:
             log.warning("quic: %s", warning)
         self.budget.limit = config.quic_memory_budget
         self.listener.reload_certificates(identity)
         self.listener.reload_limits(_limits(config), config.quic_retry)
+        self.listener.reload_tickets(tickets, early=config.quic_early_data != "off")
 
     def retire(self) -> list[bytes]:
         """See :meth:`Listener.retire`: others have the sockets. Streams of connections that are here are served on."""
@@ -198,6 +226,7 @@ class QuicFront:
         self.listener.stop_accepting()
 
     async def close(self) -> None:
+        self.reports.close()
         self.listener.close()
         await self.listener.wait_closed()
         if self.inlet is not None:
@@ -222,6 +251,7 @@ def _server_config(config: Config, budget: ByteBudget, keys: tuple[bytes, ...]) 
         budget=budget,
         limits=_limits(config),
         retry=config.quic_retry,
+        early_data=config.quic_early_data != "off",
     )
 
 
