@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, assert_never
 
 from pgtrunk.address import Address
 from pgtrunk.allocation import Allocation, Rules
-from pgtrunk.decisions import Dial, HangUp, Refuse, Vacate, WakeAt
+from pgtrunk.decisions import Dial, HangUp, Keep, Refuse, Replaced, Vacate, WakeAt
 from pgtrunk.errors import SessionLost, TrunkClosed, TrunkError, UsageError
 from pgtrunk.refusal import Limit, error_for
 from pgtrunk.stages import Stages
@@ -48,6 +48,10 @@ TCP_ROUND_TRIPS = 3
 SPREAD = 0.5
 """Seconds within which the clients of a gateway that sends them away come to the next one, at random; less where there
 is little time to leave."""
+
+SUSPECT_SPREAD = 1.0
+"""Seconds within which clients whose connection does not answer open another one, at random, where nobody waits for it.
+More than above: a gateway that was too busy to answer has all of them at once."""
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -83,6 +87,10 @@ class Trunk:
         """Whether a connection was lost, or not to be had, and none has come since."""
         self.movers: list[Callable[[int], None]] = []
         """Called with the number of a link whose idle sessions may move from now on, see `may_leave`."""
+        self.on_lost: Callable[[Connection, BaseException], bool] | None = None
+        """Called when a connection is lost that was in use; returns whether there is somewhere else to go at once."""
+        self.on_leave: Callable[[Connection], None] | None = None
+        """Called when the gateway has asked for a connection to be left."""
 
     def check(self) -> None:
         """Raises `UsageError` on another loop or after a fork, `TrunkClosed` once `close` was called."""
@@ -120,6 +128,10 @@ class Trunk:
         if self._closer is None:
             return "open"
         return "closed" if self._closer.done() else "closing"
+
+    def start(self) -> None:
+        """Opens ``min_connections``, in the background."""
+        self._look_again()
 
     # Streams.
 
@@ -185,7 +197,7 @@ class Trunk:
         if transport.get_extra_info("quic_connection") is None:
             return 0
         link = self._core.links.get(slot.link)
-        has_waited = link is not None and link.since > waiter.since and not transport.get_extra_info("early")
+        has_waited = link is not None and link.since >= waiter.since and not transport.get_extra_info("early")
         return TCP_ROUND_TRIPS - has_waited
 
     def _stream_closed(self, slot: Slot, error: BaseException | None) -> None:
@@ -199,12 +211,12 @@ class Trunk:
         self._release(slot)
 
     def is_leaving(self, link: int) -> bool:
-        """Whether the gateway has asked for this link to be left."""
+        """Whether this link is to be left, by the gateway's wish or for its age."""
         known = self._core.links.get(link)
         return known is not None and known.is_leaving
 
     def may_leave(self, link: int) -> bool:
-        """Whether the gateway has asked for this link to be left, and another one is ready."""
+        """Whether this link is to be left or owes an answer, and another one is ready."""
         return self._closer is None and self._core.may_leave(link)
 
     def _release(self, slot: Slot) -> None:
@@ -222,6 +234,14 @@ class Trunk:
                     self._dial(decision)
                 case HangUp():
                     self._hang_up(decision)
+                case Keep(link, kept):
+                    self._connections[link].is_kept = kept
+                case Replaced():
+                    self.counters.connections_replaced += 1
+                    logger.info(
+                        "%s: connection %d, %.0f s old, is left for connection %d",
+                        self.gateway, decision.link, decision.age, decision.by,
+                    )  # fmt: skip
                 case Vacate(link):
                     # In a turn of its own: what they do comes back here.
                     self._loop.call_soon(self._vacate, link)
@@ -272,6 +292,7 @@ class Trunk:
         connection.on_credit = self._look_again
         connection.on_lost = partial(self._lost, link)
         connection.on_leave = partial(self._leave, link)
+        connection.on_suspect = partial(self._suspect, link)
         if not connection.is_alive:
             # It ended before anybody listened.
             self._failed(link, SessionLost(f"the connection to {self.gateway} was lost at once"))
@@ -281,9 +302,11 @@ class Trunk:
         self.counters.reconnects += self._cut_off
         self._cut_off = False
         logger.info("%s: connection %d is open", self.gateway, link)
-        self._act(self._core.connected(link, connection, self._loop.time()))
+        self._act(self._core.connected(link, connection, self._loop.time(), random()))
         if connection.leave is not None:
             self._leave(link, connection.leave)
+        if connection.is_suspect:
+            self._suspect(link, silent=True)
 
     def _leave(self, link: int, goaway: Goaway) -> None:
         """The gateway asks for a connection to be left. Asked again, it is only the time that may have changed."""
@@ -295,8 +318,31 @@ class Trunk:
         within = "" if goaway.within is None else f" within {goaway.within:g} s"
         where = "" if self._elsewhere is None else f" for {self._elsewhere}"
         logger.info("%s: the gateway asks for connection %d to be left%s%s", self.gateway, link, within, where)
+        if self.on_leave is not None and link in self._connections:
+            self.on_leave(self._connections[link])
         delay = random() * (SPREAD if goaway.within is None else min(SPREAD, goaway.within / 4))
         self._act(self._core.leave(link, self._loop.time(), delay))
+
+    def _suspect(self, link: int, silent: bool) -> None:
+        """A connection owes an answer, or has given it after all."""
+        if silent:
+            self.counters.connections_suspected += 1
+            logger.warning("%s: connection %d does not answer, new sessions go elsewhere", self.gateway, link)
+            self._act(self._core.suspect(link, self._loop.time(), random() * SUSPECT_SPREAD))
+        else:
+            logger.info("%s: connection %d answers again", self.gateway, link)
+            self._act(self._core.heard(link, self._loop.time()))
+
+    def replace(self, old: Connection, new: Connection, why: str) -> bool:
+        """Takes a connection that was opened elsewhere, and leaves another for it. Returns whether it did: where the
+        other is to be left anyway, or gone, the new one is closed."""
+        link = next((number for number, connection in self._connections.items() if connection is old), None)
+        if self.is_closing or link is None or self.is_leaving(link):
+            self._say_farewell(new)
+            return False
+        logger.info("%s: connection %d is replaced: %s", self.gateway, link, why)
+        self._connected(self._core.adopt(link, self._loop.time()), new)
+        return True
 
     def _vacate(self, link: int) -> None:
         if self.may_leave(link):
@@ -319,6 +365,7 @@ class Trunk:
         if connection is None:
             return
         self.counters.gone(connection.figures())
+        elsewhere = False
         known = self._core.links.get(link)
         if known is not None and known.is_leaving:
             logger.info("%s: connection %d, which was to be left, has ended: %s", self.gateway, link, error)
@@ -329,14 +376,15 @@ class Trunk:
             self._cut_off = True
             self._elsewhere = None
             logger.warning("%s: connection %d is lost: %s", self.gateway, link, error)
-        self._act(self._core.lost(link, error, self._loop.time(), random()))
+            elsewhere = self.on_lost is not None and self.on_lost(connection, error)
+        self._act(self._core.lost(link, error, self._loop.time(), random(), elsewhere=elsewhere))
 
     def _hang_up(self, hang_up: HangUp) -> None:
         logger.debug("%s: closing connection %d, idle for %.1f s", self.gateway, hang_up.link, hang_up.idle)
         self._say_farewell(self._connections.pop(hang_up.link))
 
     def _say_farewell(self, connection: Connection) -> None:
-        connection.on_credit = connection.on_lost = connection.on_leave = None
+        connection.on_credit = connection.on_lost = connection.on_leave = connection.on_suspect = None
         connection.close()
         self.counters.gone(connection.figures())
         task = self._loop.create_task(connection.wait_closed(), name=f"pgtrunk farewell {self.gateway}")
@@ -383,7 +431,8 @@ class Trunk:
         return TrunkStats(
             connections=ConnectionStats(
                 connecting=sum(not link.is_ready for link in links),
-                ready=sum(link.is_ready and not link.is_leaving for link in links),
+                ready=sum(link.is_ready and not link.is_avoided for link in links),
+                suspect=sum(link.is_suspect and not link.is_leaving for link in links),
                 leaving=sum(link.is_leaving for link in links),
                 closing=len(self._farewells),
                 max=rules.connections,
@@ -392,6 +441,8 @@ class Trunk:
                 lost=counters.connections_lost,
                 reconnects=counters.reconnects,
                 goaways=counters.goaways,
+                suspected=counters.connections_suspected,
+                replaced=counters.connections_replaced,
             ),
             sessions=SessionStats(
                 in_use=sum(sessions.values()),

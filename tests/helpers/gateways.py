@@ -74,10 +74,10 @@ class LocalGateway:
         login = {"user": USER, "password": PASSWORD, "dbname": DATABASE, "connect_timeout": 20}
         return {**self.address(way), "sslmode": "disable", "gssencmode": "disable", **login, **options}
 
-    async def trunk(self, **settings: Any) -> StreamManager:
-        """A new trunk to the QUIC front."""
+    async def trunk(self, *, port: Any = None, **settings: Any) -> StreamManager:
+        """A new trunk to the QUIC front; or to ``port``, which leads there."""
         settings = {"ca_file": str(self.site.certificates.ca_cert), **settings}
-        manager = StreamManager(f"127.0.0.1:{self.quic.port}", **settings)
+        manager = StreamManager(f"127.0.0.1:{port or self.quic.port}", **settings)
         await manager.open()
         self.trunks.append(manager)
         return manager

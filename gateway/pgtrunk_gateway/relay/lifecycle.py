@@ -16,12 +16,13 @@ from pgtrunk.wire.frontend import TERMINATE_MESSAGE
 from pgtrunk_gateway.address import readable
 from pgtrunk_gateway.errors import GatewayError, QueryCanceled, ShuttingDown
 from pgtrunk_gateway.pool.backend import ids
-from pgtrunk_gateway.relay.login import NOBODY
+from pgtrunk_gateway.relay.entering import NOBODY
 from pgtrunk_gateway.relay.pausing import FULL, Pausing
 from pgtrunk_gateway.session.inbound import Inbound
 from pgtrunk_gateway.session.requests import Requests
 from pgtrunk_gateway.session.shapes import OTHER
 from pgtrunk_gateway.session.state import Effect, Event, State, step
+from pgtrunk_gateway.stats.stages import STAGES
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.pool.backend import Backend
@@ -132,12 +133,14 @@ class Lifecycle(Pausing):
         """A cancel request came for it: a request that waits is refused, one that runs is cancelled in Postgres."""
         if self.state is State.WAITING:
             self.refuse(QueryCanceled())
+        elif self.login is not None:
+            self.login.cancel()
 
     def offer(self, backend: Backend) -> bool:
         if self.state is not State.WAITING:
             return False
         self.backend = backend
-        self._begun_at = now = self._waited()
+        self._begun_at = self._busy_at = now = self._waited()
         if self._particular:
             self._begins(now)
             self._keep(backend)
@@ -192,6 +195,7 @@ class Lifecycle(Pausing):
         if isinstance(peername, tuple):
             self.address = peername[0]
             self.peer = readable(peername)
+        self._report_to(transport.get_extra_info(STAGES))
         self.context.session_begins(self)
         if self.address is None and self.front == "tcp":
             # Reset already, so nobody knows any more whose it was. What came before can be read all the same, and would
@@ -251,6 +255,8 @@ class Lifecycle(Pausing):
         """The wait for a backend is over -> the time."""
         now = self._time()
         self.stats.wait_time += now - self._waits_since
+        if self._has_waited is not None:
+            self._has_waited(now - self._waits_since)
         return now
 
     def _leave(self) -> None:

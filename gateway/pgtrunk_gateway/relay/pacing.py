@@ -33,9 +33,12 @@ from pgtrunk_gateway.session.state import State
 from pgtrunk_gateway.stats.counters import PoolStats
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pgtrunk_gateway.pool.backend import Backend
     from pgtrunk_gateway.session.inbound import Inbound
     from pgtrunk_gateway.session.requests import Requests
+    from pgtrunk_gateway.stats.stages import StageTimes
 
 __all__ = ["Pacing"]
 
@@ -64,17 +67,27 @@ class Pacing(asyncio.Protocol):
         """When it began to wait for a backend."""
         self._begun_at = 0.0
         """When the transaction got a backend; 0.0 between two of them in session mode."""
+        self._busy_at = 0.0
+        """When the backend was handed what it runs, or has run last."""
         self._block_at = 0.0
         """When the client was told that its transaction has begun, without a backend; for transaction_timeout."""
         self._turn_at = 0.0
         """Since when it is the client's turn, while a backend is held."""
         self._idle_at = 0.0
         """Since when nothing is asked, and no backend held."""
+        self._executed: Callable[[float], None] | None = None
+        self._has_waited: Callable[[float], None] | None = None
+        """Where the times of executions, and of waits for a backend, go: to a client that wants them."""
         self._query_timer = LazyTimer(self._loop, self._query_due, self._query_late)
         self._transaction_timer = LazyTimer(self._loop, self._transaction_due, self._transaction_late)
         self._turn_timer = LazyTimer(self._loop, self._turn_due, self._turn_late)
         self._idle_timer = LazyTimer(self._loop, self._idle_due, self._idle_late)
         self._timers = (self._query_timer, self._transaction_timer, self._turn_timer, self._idle_timer)
+
+    def _report_to(self, times: StageTimes | None) -> None:
+        """The client wants to know how long its queries take here; None: it does not."""
+        if times is not None:
+            self._executed, self._has_waited = times.executions.append, times.waits.append
 
     def fail(self, error: GatewayError) -> None:
         """Ends the session with ``error``."""
@@ -126,6 +139,8 @@ class Pacing(asyncio.Protocol):
         stats = self.stats
         stats.xact_count += 1
         stats.xact_time += now - self._begun_at
+        if self._executed is not None:
+            self._executed(now - self._busy_at)
 
     def _clients_turn(self) -> None:
         """A transaction, a batch or a message is open, and the client has to go on."""
@@ -135,6 +150,8 @@ class Pacing(asyncio.Protocol):
         self._turn_at = self._time()
         if not self.requests.open and not self._inbound.rest:
             self.stats.inner_query_count += 1
+            if self._executed is not None:
+                self._executed(self._turn_at - self._busy_at)
         if self.terms.idle_transaction_timeout:
             self._turn_timer.start()
 
@@ -146,6 +163,7 @@ class Pacing(asyncio.Protocol):
         else:
             self._begins(now)
         self._turn_at = 0.0
+        self._busy_at = now
         if self._particular:
             self._asks(now)
 

@@ -133,7 +133,7 @@ class Session(Begun):
             return
         self.backend = backend
         self.state = _STATE_LEASED
-        self._begun_at = self._time()
+        self._begun_at = self._busy_at = self._time()
         if self._particular:
             self._lease_particularly(backend)
         self._send(data, shape, fresh=True)
@@ -220,6 +220,8 @@ class Session(Begun):
             stats = self.stats
             stats.xact_count += 1
             stats.xact_time += backend.idle_since - self._begun_at
+            if self._executed is not None:
+                self._executed(backend.idle_since - self._busy_at)
         if self.context.closing_idle:
             self.end_if_idle()
 
