@@ -24,7 +24,7 @@ CLIENT: Final = (
     ("pgtrunk.errors", "pgtrunk.histogram", "pgtrunk.metric"),
     ("pgtrunk.wire",),
     ("pgtrunk.quic",),
-    ("pgtrunk.stages",),
+    ("pgtrunk.stages", "pgtrunk.retries", "pgtrunk.witness"),
     ("pgtrunk.link", "pgtrunk.decisions", "pgtrunk.backoff", "pgtrunk.telemetry", "pgtrunk.address", "pgtrunk.dsn"),
     ("pgtrunk.allocation", "pgtrunk.refusal", "pgtrunk.waiter", "pgtrunk.connection", "pgtrunk.gateways"),
     ("pgtrunk.trunk",),

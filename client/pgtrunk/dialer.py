@@ -1,7 +1,6 @@
 """Where a trunk's next connection goes, and how it is opened. The allocation says when.
 
-Each dial resolves the names of all gateways anew and races their addresses in the order of `Gateways.plan`. It begins
-as soon as the best gateway's name is resolved, or a moment after any other's; the rest join when they are.
+Each dial resolves the names of all gateways anew and races their addresses in the order of `Gateways.plan`.
 """
 
 from __future__ import annotations
@@ -13,29 +12,25 @@ import socket
 import time
 from collections import Counter
 from random import random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from pgtrunk.address import Address
 from pgtrunk.errors import CertificateError, GatewayUnreachable, TrunkError
-from pgtrunk.gateways import Candidate, Gateways, Step
+from pgtrunk.gateways import Candidate, Gateways, Move, Step
+from pgtrunk.search import Search, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
 
-    from pgtrunk.address import Address
     from pgtrunk.connection import Connection
     from pgtrunk.quic.client import ClientConfig
-    from pgtrunk.quic.racing import Entrant, Outcome
+    from pgtrunk.quic.racing import Attempt, Entrant, Outcome
     from pgtrunk.quic.sockets import AddressInfo
-
-    Resolver = Callable[[str, int, float, float], Coroutine[Any, Any, Sequence[AddressInfo]]]
-    """Host, port, deadline, and the timeout that it comes from."""
+    from pgtrunk.search import Resolver
 
 __all__ = ["Dialer"]
 
 logger = logging.getLogger("pgtrunk")
-
-RESOLUTION_DELAY: Final = 0.05
-"""Seconds that the best gateway's name may take longer than another's (RFC 8305 section 8)."""
 
 
 class Dialer:
@@ -45,12 +40,16 @@ class Dialer:
         self, addresses: Sequence[Address], config: ClientConfig, *, timeout: float, spreads: bool = True
     ) -> None:
         self.gateways = Gateways(addresses, spreads=spreads, salt=os.urandom(16))
-        self.resolve: Resolver = _resolve
+        self.resolver: Resolver = resolve
         self._config = config
         self._timeout = timeout
         self._open: dict[Connection, Candidate] = {}
         self._warned: dict[Candidate, str] = {}
         """The certificates that were last said to be wrong."""
+        self._named_by: dict[Address, Address] = {}
+        """The gateway that has named an address to go to instead of its own."""
+        self._useless: Address | None = None
+        """An address that was named, and did not answer."""
 
     def check(self) -> None:
         """Raises `CertificateFileError` for files that cannot be read or do not fit together, and `UsageError`."""
@@ -60,64 +59,75 @@ class Dialer:
     async def dial(
         self, at: Address | None = None, *, deadline: float | None = None, begun: list[Entrant] | None = None
     ) -> Connection:
-        """Opens a connection within ``connect_timeout``, or until ``deadline``; given an address, there, which a
-        gateway has named. ``begun`` gets the attempts as they begin.
+        """Opens a connection within ``connect_timeout``, or until ``deadline``; ``at`` is an address that a gateway has
+        named, and takes the place of its own. ``begun`` gets the attempts as they begin.
 
         Raises `GatewayUnreachable`, `CertificateError` and `CertificateFileError`. Cancelled, it leaves nothing behind.
         """
         places: dict[Address, Address | None] = dict.fromkeys(self.gateways.addresses)
-        if at is not None:
-            places = {self._namer(at): at}
+        if at is not None and at != self._useless:
+            places[self._named_by.get(at, self.gateways.addresses[0])] = at
         return await self._dial(places, deadline, [] if begun is None else begun)
+
+    async def probe(self, move: Move) -> Connection:
+        """Opens a connection where one would be better than where it is. Raises as `dial` does."""
+        return await self._dial({move.gateway: None}, None, [], only=move.candidate)
 
     # What became of connections.
 
-    def lost(self, connection: Connection, error: BaseException) -> None:
-        """A connection has ended by itself."""
+    def lost(self, connection: Connection, error: BaseException) -> bool:
+        """A connection has ended by itself. Returns whether there is another address to go to at once."""
         candidate = self._open.pop(connection, None)
-        if candidate is not None:
-            self.gateways.failed(candidate, error, asyncio.get_running_loop().time(), random())
+        if candidate is None:
+            return False
+        now = asyncio.get_running_loop().time()
+        self.gateways.failed(candidate, error, now, random())
+        return self.gateways.has_usable(now)
 
     def told_to_leave(self, connection: Connection) -> None:
-        """A gateway asks for a connection to be left."""
-        candidate = self._open.get(connection)
-        if candidate is not None:
-            self.gateways.spare(candidate, asyncio.get_running_loop().time())
+        """A gateway asks for a connection to be left, perhaps for another address."""
+        candidate, goaway = self._open.get(connection), connection.leave
+        if candidate is None or goaway is None:
+            return
+        self.gateways.spare(candidate, asyncio.get_running_loop().time())
+        if goaway.to is not None:
+            # By what name to know whom it has named, it does not say. Only the last one is gone to.
+            self._named_by, self._useless = {Address(*goaway.to): candidate.gateway}, None
+
+    def placed(self) -> dict[Connection, Candidate]:
+        """The connections that are to stay, and where they are."""
+        self._open = {connection: at for connection, at in self._open.items() if connection.is_alive}
+        return {connection: at for connection, at in self._open.items() if connection.leave is None}
 
     def counts(self) -> Counter[Candidate]:
         """How many connections are to stay, by address."""
-        for connection in [each for each in self._open if not each.is_alive]:
-            del self._open[connection]
-        return Counter(candidate for connection, candidate in self._open.items() if connection.leave is None)
-
-    def _namer(self, at: Address) -> Address:
-        """The gateway that has named an address. It does not say by what name to know it there."""
-        for connection, candidate in self._open.items():
-            if connection.leave is not None and connection.leave.to == (at.host, at.port):
-                return candidate.gateway
-        return self.gateways.addresses[0]
+        return Counter(self.placed().values())
 
     # One dial.
 
     async def _dial(
-        self, places: dict[Address, Address | None], deadline: float | None, begun: list[Entrant]
+        self,
+        places: dict[Address, Address | None],
+        deadline: float | None,
+        begun: list[Entrant],
+        only: Candidate | None = None,
     ) -> Connection:
         # Imported here, not above: `import pgtrunk` alone stays quick.
-        from pgtrunk.quic.connecting import unreachable
         from pgtrunk.quic.racing import attempt_delay, race
 
         loop = asyncio.get_running_loop()
         if deadline is None:
             deadline = loop.time() + self._timeout
-        begin = self._entrants(next(iter(places)))
         counts = self.counts()
+        places = {each: places[each] for each in self.gateways.order(counts, loop.time()) if each in places}
+        begin = self._entrants(next(iter(places)))
 
         def start(step: Step) -> Any:
             begun.append(entrant := begin(step.candidate))
             return entrant
 
-        search = _Search(self, places, deadline)
-        search.begin([each for each in self.gateways.order(counts, loop.time()) if each in places])
+        search = Search(self.gateways, self.resolver, timeout=self._timeout, only=only)
+        search.begin(places, deadline)
         try:
             await search.wait_first()
             outcome = await race(
@@ -129,12 +139,15 @@ class Dialer:
             )
         finally:
             search.end()
-        self._learn(outcome)
+        failed = self._learn(outcome)
         if outcome.winner is None:
-            errors = search.errors + [attempt.error for attempt in outcome.attempts if attempt.error is not None]
-            raise unreachable(f"no address of {self} can be reached", errors)
+            raise self._failure(search.errors + [each.error for each in outcome.attempts if each.error is not None])
+        candidate = outcome.winner.candidate.candidate
+        # Whoever named an address that does not answer is better found at its own.
+        useless = [places[gateway] for gateway in failed - {candidate.gateway}]
+        self._useless = next(filter(None, useless), self._useless)
         connection = self._connection(outcome.winner.connection)
-        self._open[connection] = outcome.winner.candidate.candidate
+        self._open[connection] = candidate
         return connection
 
     # What is QUIC's.
@@ -155,99 +168,42 @@ class Dialer:
     def __str__(self) -> str:
         return ", ".join(map(str, self.gateways.addresses))
 
-    def _learn(self, outcome: Outcome[Step, Any]) -> None:
-        now = outcome.ended
+    # What is learned of it.
+
+    def _learn(self, outcome: Outcome[Step, Any]) -> set[Address]:
+        """Returns the gateways at which an attempt has failed."""
+        now, failed = outcome.ended, set()
         for attempt in outcome.attempts:
             candidate = attempt.candidate.candidate
             if attempt is outcome.winner:
                 self.gateways.reached(candidate, attempt.connection.round_trip_time)
                 self._warned.pop(candidate, None)
-            elif attempt.error is not None:
-                self.gateways.failed(candidate, attempt.error, now, random())
-                self._warn(candidate, attempt.error, outcome)
-            elif attempt.connection.is_heard or now - attempt.began < attempt.delay:
+            elif attempt.error is None and (attempt.connection.is_heard or now - attempt.began < attempt.delay):
                 self.gateways.undecided(candidate, now, random())
             else:
-                self.gateways.failed(candidate, None, now, random())
+                self.gateways.failed(candidate, attempt.error, now, random())
+                self._tell(attempt, outcome.winner)
+                failed.add(candidate.gateway)
+        return failed
 
-    def _warn(self, candidate: Candidate, error: TrunkError, outcome: Outcome[Step, Any]) -> None:
+    def _tell(self, attempt: Attempt[Step, Any], winner: Attempt[Step, Any] | None) -> None:
         """Where another address has won, nobody would hear of this one's failure."""
-        if outcome.winner is None:
+        if winner is None:
             return
-        elsewhere = outcome.winner.candidate.candidate
-        if not isinstance(error, CertificateError):
-            logger.info("%s: %s is used instead: %s", candidate.gateway, elsewhere, error)
-        elif self._warned.get(candidate) != str(error):
-            self._warned[candidate] = str(error)
-            logger.warning("%s cannot be used, and %s is instead: %s", candidate.gateway, elsewhere, error)
+        candidate, elsewhere = attempt.candidate.candidate, winner.candidate.candidate
+        words = str(attempt.error or f"{candidate} did not answer in time")
+        if not isinstance(attempt.error, CertificateError):
+            logger.info("gateway %s: %s is used instead: %s", candidate.gateway, elsewhere, words)
+        elif self._warned.get(candidate) != words:
+            self._warned[candidate] = words
+            logger.warning("gateway %s cannot be used, and %s is instead: %s", candidate.gateway, elsewhere, words)
 
+    def _failure(self, errors: Sequence[TrunkError]) -> TrunkError:
+        from pgtrunk.quic.connecting import unreachable
 
-class _Search:
-    """The addresses of one dial, as they become known."""
-
-    def __init__(self, dialer: Dialer, places: dict[Address, Address | None], deadline: float) -> None:
-        self.tasks: list[asyncio.Task[None]] = []
-        """Those that look for some."""
-        self.errors: list[TrunkError] = []
-        """Why there are none of a gateway."""
-        self._dialer = dialer
-        self._places = places
-        self._deadline = deadline
-        self._found: dict[Candidate, None] = {}
-
-    def begin(self, gateways: Sequence[Address]) -> None:
-        """Looks for the addresses of all gateways, the best first."""
-        loop = asyncio.get_running_loop()
-        self.tasks = [loop.create_task(self._resolve(each), name=f"pgtrunk resolve {each}") for each in gateways]
-
-    async def wait_first(self) -> None:
-        """Waits until there is something to begin with."""
-        left: set[asyncio.Task[None]] = set(self.tasks)
-        while left and not self._found:
-            done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()  # what it raises is a fault
-        if not self.tasks[0].done():
-            await asyncio.wait(self.tasks[:1], timeout=RESOLUTION_DELAY)
-
-    def next(self, counts: Counter[Candidate]) -> Step | None:
-        """The best of those that are left."""
-        plan = self._dialer.gateways.plan(self._found, counts, asyncio.get_running_loop().time())
-        if not plan:
-            return None
-        del self._found[plan[0].candidate]
-        return plan[0]
-
-    def end(self) -> None:
-        """Looks no further. A resolver's thread cannot be stopped, and nobody waits for it."""
-        for task in self.tasks:
-            task.cancel()
-
-    async def _resolve(self, gateway: Address) -> None:
-        dialer, at = self._dialer, self._places[gateway]
-        place = at or gateway
-        try:
-            infos = await dialer.resolve(place.host, place.port, self._deadline, dialer._timeout)
-        except GatewayUnreachable as exc:
-            loop = asyncio.get_running_loop()
-            known = dialer.gateways.unresolved(gateway, exc, loop.time(), random()) if at is None else ()
-            if known:
-                # A name server that is away must not take along what it had named.
-                logger.info("%s: its last known addresses are used: %s", gateway, exc)
-                self._found.update(dict.fromkeys(known))
-            else:
-                self.errors.append(exc)
-            return
-        candidates = [Candidate(gateway, info[0], info[4]) for info in infos]
-        if at is None:
-            dialer.gateways.resolved(gateway, candidates)
-        self._found.update(dict.fromkeys(candidates))
-
-
-async def _resolve(host: str, port: int, deadline: float, timeout: float) -> Sequence[AddressInfo]:
-    from pgtrunk.quic.resolving import resolve
-
-    return await resolve(host, port, deadline, timeout)
+        if not errors:
+            return GatewayUnreachable(f"no address of {self} is known any more")
+        return unreachable(f"no address of {self} can be reached", errors)
 
 
 def _info(candidate: Candidate) -> AddressInfo:
