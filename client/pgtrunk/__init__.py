@@ -21,6 +21,7 @@ from pgtrunk.errors import (
     UsageError,
 )
 from pgtrunk.manager import StreamManager
+from pgtrunk.retries import retry_safe
 from pgtrunk.telemetry import RedundancyStats, TrunkStats
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ __all__ = [
     "RedundancyStats",
     "StreamManager",
     "TrunkStats",
+    "retry_safe",
     # errors
     "AcquireTimeout",
     "CertificateError",

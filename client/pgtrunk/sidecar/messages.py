@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pgtrunk.wire.backend import BACKEND_KEY_DATA, parse_backend_key_data
+from pgtrunk.wire.backend import BACKEND_KEY_DATA, COPY_BOTH, COPY_IN, READY, parse_backend_key_data
 from pgtrunk.wire.framing import HEAD, HEADER_SIZE
 from pgtrunk.wire.startup import CancelRequest, GSSENCRequest, SSLRequest, StartupMessage, parse_startup
 
 if TYPE_CHECKING:
+    from pgtrunk.sidecar.owed import Owed
     from pgtrunk.wire.backend import BackendKeyData
     from pgtrunk.wire.startup import StartupPacket
 
@@ -21,6 +22,9 @@ __all__ = ["Answers", "Greeting"]
 
 _KEY_LENGTHS = range(12, 265)
 """What the length of a BackendKeyData may be: itself, the pid, and a secret of 4 to 256 octets."""
+
+_TOLD = {READY: 5, BACKEND_KEY_DATA: 264, COPY_IN: 0, COPY_BOTH: 0}
+"""What more is known of than its length; up to which length it is waited for as a whole."""
 
 
 class Greeting:
@@ -55,13 +59,15 @@ class Greeting:
 class Answers:
     """Hops over the headers of what the gateway says on one stream.
 
-    ``key`` is its BackendKeyData, by which a cancel will name the session; None before that.
+    ``key`` is its BackendKeyData, by which a cancel will name the session; None before that. ``owed`` is told of each
+    ReadyForQuery, and of what begins a COPY.
     """
 
-    __slots__ = ("_carry", "_is_broken", "_skip", "key")
+    __slots__ = ("_carry", "_is_broken", "_owed", "_skip", "key")
 
-    def __init__(self) -> None:
+    def __init__(self, owed: Owed) -> None:
         self.key: BackendKeyData | None = None
+        self._owed = owed
         self._skip = 0  # octets that are left of the message in which the last chunk ended
         self._carry = b""  # the beginning of a header, or of the key, that is not complete yet
         self._is_broken = False
@@ -83,15 +89,23 @@ class Answers:
                 # No Postgres: from here on nobody knows where a message ends.
                 self._is_broken = True
                 return
-            if kind == BACKEND_KEY_DATA and self.key is None and length in _KEY_LENGTHS:
-                if at + length + 1 > size:
+            if kind in _TOLD:
+                if length <= _TOLD[kind] and at + length + 1 > size:
                     break
-                self.key = parse_backend_key_data(data[at + HEADER_SIZE : at + length + 1])
+                self._tell(kind, data[at + HEADER_SIZE : at + length + 1])
             at += length + 1
         if at < size:
             self._skip, self._carry = 0, data[at:]
         else:
             self._skip = at - size
+
+    def _tell(self, kind: int, body: bytes) -> None:
+        if kind == READY:
+            self._owed.ready(body[0] if body else 0)
+        elif kind != BACKEND_KEY_DATA:
+            self._owed.copies()
+        elif self.key is None and len(body) + 4 in _KEY_LENGTHS:
+            self.key = parse_backend_key_data(body)
 
     def __repr__(self) -> str:
         pid = None if self.key is None else self.key.pid

@@ -12,9 +12,12 @@ import hmac
 import logging
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from pgtrunk.errors import PgtrunkError, ProtocolViolation
+from pgtrunk.errors import PgtrunkError, ProtocolViolation, SessionLost
 from pgtrunk.sidecar.messages import Answers, Greeting
+from pgtrunk.sidecar.owed import Owed
+from pgtrunk.sidecar.stream_end import StreamEnd
 from pgtrunk.wire import backend
+from pgtrunk.wire.hints import hint_for
 from pgtrunk.wire.startup import CancelRequest
 
 if TYPE_CHECKING:
@@ -66,7 +69,8 @@ class Session(asyncio.Protocol):
         self._exchange = exchange
         self._loop = asyncio.get_running_loop()
         self._greeting = Greeting()
-        self._answers = Answers()
+        self._owed = Owed()
+        self._answers = Answers(self._owed)
         self._driver: asyncio.Transport
         self._stream: asyncio.Transport | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -110,6 +114,7 @@ class Session(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._stream is not None:
+            self._owed.asked(data)
             self._stream.write(data)
         elif not self._is_over:
             self._hold(data)
@@ -191,6 +196,8 @@ class Session(asyncio.Protocol):
             # First, since the write may pause it again.
             self._driver.resume_reading()
         held, self._greeting.data = self._greeting.data, b""
+        self._owed.begin(int.from_bytes(held[:4], "big"))
+        self._owed.asked(held)
         stream.write(held)
         if self._is_over:
             # Only a cancel gets here without its driver; a session's task was cancelled.
@@ -216,10 +223,10 @@ class Session(asyncio.Protocol):
 
     def stream_lost(self, error: BaseException | None) -> None:
         """The stream is closed."""
-        self._stream = None
-        if isinstance(error, PgtrunkError) and not self.is_cancel:
+        stream, self._stream = self._stream, None
+        if isinstance(error, PgtrunkError) and stream is not None and not self.is_cancel:
             logger.info("session lost: %s", error)
-            self._end_with(error.sqlstate, str(error))
+            self._end_with(error.sqlstate, str(error), self._hint(stream, error))
         else:
             self._finish()
         self._leave_if_done()
@@ -239,12 +246,13 @@ class Session(asyncio.Protocol):
         """Ends the session from here."""
         if self._opening is not None:
             self._opening.cancel()
-        if self._stream is not None:
-            self._stream.abort()
+        stream = self._stream
+        if stream is not None:
+            stream.abort()
         if self.is_silent or self.is_cancel:
             self._finish()
         else:
-            self._end_with(sqlstate, words)
+            self._end_with(sqlstate, words, "" if stream is None else self._hint(stream))
 
     def abort(self) -> None:
         """Ends it without a word."""
@@ -255,11 +263,18 @@ class Session(asyncio.Protocol):
             self._stream.abort()
         self._driver.abort()
 
-    def _end_with(self, sqlstate: str, words: str) -> None:
+    def _hint(self, stream: asyncio.Transport, error: PgtrunkError | None = None) -> str:
+        """What the driver is told of a retry, now that what the stream has not sent will never leave."""
+        outbox = stream.get_extra_info("outbox")
+        departed = self._owed.written if outbox is None else outbox.departed
+        sent = self._owed.has_left(departed) and not (isinstance(error, SessionLost) and error.retry_safe)
+        return hint_for(sent=sent, in_transaction=self._owed.in_transaction)
+
+    def _end_with(self, sqlstate: str, words: str, hint: str) -> None:
         if self._is_over:
             return
         if self._answers.is_between_messages:
-            self._finish(_fatal(sqlstate, words))
+            self._finish(_fatal(sqlstate, words, hint))
         else:
             # Anything more would be taken for the rest of a row.
             self._is_over = True
@@ -305,30 +320,5 @@ class Session(asyncio.Protocol):
             self._exchange.left(self)
 
 
-class StreamEnd(asyncio.Protocol):
-    """What a session's stream is given."""
-
-    __slots__ = ("_session",)
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def data_received(self, data: bytes) -> None:
-        self._session.from_stream(data)
-
-    def eof_received(self) -> bool:
-        self._session.stream_finished()
-        return False
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self._session.stream_lost(exc)
-
-    def pause_writing(self) -> None:
-        self._session.pause_driver()
-
-    def resume_writing(self) -> None:
-        self._session.resume_driver()
-
-
-def _fatal(sqlstate: str, words: str) -> bytes:
-    return backend.error(sqlstate, words, severity="FATAL")
+def _fatal(sqlstate: str, words: str, hint: str = "") -> bytes:
+    return backend.error(sqlstate, words, severity="FATAL", hint=hint)
