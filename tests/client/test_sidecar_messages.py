@@ -8,6 +8,7 @@ import pytest
 
 from pgtrunk.errors import ProtocolViolation
 from pgtrunk.sidecar.messages import Answers, Greeting
+from pgtrunk.sidecar.owed import Owed
 from pgtrunk.wire import backend
 from pgtrunk.wire.startup import CancelRequest, GSSENCRequest, SSLRequest, StartupMessage
 
@@ -61,7 +62,7 @@ def test_the_ends_of_messages_are_found_wherever_the_bytes_are_cut() -> None:
         at += struct.unpack_from("!i", said, at + 1)[0] + 1
         ends.add(at)
     for size in (1, 2, 3, 7, 8, 100, len(said)):
-        answers, told = Answers(), 0
+        answers, told = Answers(Owed()), 0
         while told < len(said):
             answers.feed(said[told : told + size])
             told = min(told + size, len(said))
@@ -71,7 +72,7 @@ def test_the_ends_of_messages_are_found_wherever_the_bytes_are_cut() -> None:
 
 
 def test_the_pid_is_that_of_the_login() -> None:
-    answers = Answers()
+    answers = Answers(Owed())
     assert answers.key is None
     answers.feed(LOGIN)
     answers.feed(backend.backend_key_data(1, b"1234"))
@@ -84,7 +85,7 @@ def test_a_key_of_any_length_in_any_pieces(size: int) -> None:
     key = backend.BackendKeyData(7, bytes(range(size)))
     said = backend.backend_key_data(key.pid, key.secret) + backend.ready()
     for cut in range(len(said)):
-        answers = Answers()
+        answers = Answers(Owed())
         answers.feed(said[:cut])
         answers.feed(said[cut:])
         assert answers.key == key
@@ -94,14 +95,14 @@ def test_a_key_of_any_length_in_any_pieces(size: int) -> None:
 @pytest.mark.parametrize("size", [0, 3, 257, 100_000])
 def test_what_is_no_key_is_passed_over(size: int) -> None:
     """The driver will have its say about it."""
-    answers = Answers()
+    answers = Answers(Owed())
     answers.feed(backend.backend_key_data(7, bytes(size)) + backend.ready())
     assert answers.key is None
     assert answers.is_between_messages
 
 
 def test_what_is_no_postgres_never_ends() -> None:
-    answers = Answers()
+    answers = Answers(Owed())
     answers.feed(b"R\0\0\0\3")
     answers.feed(LOGIN)
     assert not answers.is_between_messages

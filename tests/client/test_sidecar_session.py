@@ -16,8 +16,9 @@ from pgtrunk.errors import AcquireTimeout, CertificateError, GatewayUnreachable,
 from pgtrunk.sidecar import session as module
 from pgtrunk.sidecar.session import Session
 from pgtrunk.trunk import Opened
-from pgtrunk.wire import backend
+from pgtrunk.wire import backend, frontend
 from pgtrunk.wire.framing import MessageReader
+from pgtrunk.wire.hints import NOT_SENT, SENT, UNDONE
 from pgtrunk.wire.startup import CancelRequest, SSLRequest, StartupMessage
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 STARTUP = StartupMessage(parameters={"user": "app"}).encode()
 CANCEL = CancelRequest(42, b"1234").encode()
+QUERY = frontend.query(b"insert")
 LOGIN = backend.authentication_ok() + backend.backend_key_data(42, b"1234") + backend.ready(b"I")
 
 
@@ -324,6 +326,54 @@ async def test_a_lost_stream_is_told_between_messages(line: Line) -> None:
     told = line.told()
     assert (told.severity, told.sqlstate, told.message) == ("FATAL", "08006", "nothing was heard for 10 s")
     assert line.driver.finished
+
+
+@pytest.mark.parametrize(
+    ("said", "answered", "error", "hint"),
+    [
+        (b"", b"", SessionLost("gone"), NOT_SENT),
+        (b"", LOGIN, SessionLost("gone"), NOT_SENT),
+        (QUERY, LOGIN, SessionLost("gone"), SENT),
+        (QUERY, LOGIN, SessionLost("gone", sent=False), NOT_SENT),
+        (QUERY, LOGIN + backend.ready(b"T"), SessionLost("gone"), UNDONE),
+    ],
+)
+async def test_a_driver_is_told_whether_a_retry_is_safe(
+    line: Line, said: bytes, answered: bytes, error: SessionLost, hint: str
+) -> None:
+    await line.begin()
+    login, rest = answered[: len(LOGIN)], answered[len(LOGIN) :]
+    for end, data in ((line.stream, login), (line.driver, said), (line.stream, rest)):
+        if data:
+            end.hear(data)
+    line.driver.take()
+    line.stream.lose(error)
+    await turns()
+    assert line.told().hint == hint
+
+
+async def test_what_a_stream_could_not_send_is_not_at_stake(line: Line) -> None:
+    class Blocked:
+        departed = len(STARTUP)
+
+    line.stream._extra["outbox"] = Blocked()
+    await line.begin()
+    line.stream.hear(LOGIN)
+    line.driver.take()
+    line.driver.hear(QUERY)
+    line.stream.lose(SessionLost("gone"))
+    await turns()
+    assert line.told().hint == NOT_SENT
+
+
+async def test_who_is_dismissed_is_told_of_it_too(line: Line) -> None:
+    await line.begin()
+    line.stream.hear(LOGIN)
+    line.driver.hear(QUERY)
+    line.driver.take()
+    line.session.dismiss("57P01", "closing")
+    told = line.told()
+    assert (told.sqlstate, told.hint) == ("57P01", SENT)
 
 
 async def test_a_lost_stream_is_not_told_inside_a_message(line: Line) -> None:
