@@ -31,6 +31,15 @@ class Inbox(asyncio.Protocol):
         data, self._data = self._data, b""
         return data
 
+    async def change(self) -> None:
+        """Returns when something has arrived, the connection has ended, or :meth:`stir` is called."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    def stir(self) -> None:
+        """Lets :meth:`change` return."""
+        self._wake()
+
     async def read(self) -> bytes:
         """What has arrived, at least one octet; raises the :class:`Exception` that ended the connection (OSError)."""
         while not self._data:

@@ -330,11 +330,11 @@ async def test_what_a_login_gets_to_know(site: Site, tmp_path: Path, monkeypatch
     """The channel binding and the client's certificate, for whoever authenticates by them."""
     seen: list[Any] = []
 
-    async def authenticate(context: Any, dialogue: Any, *more: Any) -> Any:
+    async def authenticate(context: Any, dialogue: Any, *more: Any, **named: Any) -> Any:
         seen.append((dialogue.channel_binding, dialogue.peer_certificate))
-        return await authentication.authenticate(context, dialogue, *more)
+        return await authentication.authenticate(context, dialogue, *more, **named)
 
-    monkeypatch.setattr("pgtrunk_gateway.relay.login.authenticate", authenticate)
+    monkeypatch.setattr("pgtrunk_gateway.relay.entering.authenticate", authenticate)
     own = site.ca.issue("app", usage=[CLIENT_AUTH])
     context = site.client()
     context.load_cert_chain(*own.save(tmp_path, "client"))

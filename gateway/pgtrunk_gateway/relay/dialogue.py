@@ -16,6 +16,8 @@ from pgtrunk.wire.framing import MessageReader
 from pgtrunk_gateway.inbox import Inbox
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cryptography import x509
 
 __all__ = ["Dialogue"]
@@ -102,6 +104,25 @@ class Dialogue:
         while (message := self._reader.next()) is None:
             self._reader.feed(await self.read())
         return message
+
+    async def ahead(self, is_whole: Callable[[bytes], bool]) -> bytes:
+        """What the client has said ahead, as soon as it ``is_whole``, while it may be a replay; b"" once it cannot be
+        one any more. It is still to be read."""
+        if self.is_early:
+            self.transport.get_extra_info("quic_connection").call_when_confirmed(self._inbox.stir)
+        while self.is_early:
+            self._reader.feed(self._inbox.take())
+            data = self._reader.rest()
+            self._reader.feed(data)
+            if is_whole(data):
+                return data
+            await self._inbox.change()
+        return b""
+
+    def skip(self) -> None:
+        """What :meth:`ahead` has given has been dealt with."""
+        self._reader.rest()
+        self._resume()
 
     def rest(self) -> bytes:
         """What came behind the last message; the dialogue is over."""

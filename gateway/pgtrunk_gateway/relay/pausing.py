@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from pgtrunk_gateway.relay.context import Context
+    from pgtrunk_gateway.relay.login import SessionLogin
 
 __all__ = ["FULL", "HELD", "SUSPENDED", "UNREAD", "Pausing"]
 
@@ -33,6 +34,7 @@ class Pausing(Visible):
 
     context: Context
     transport: asyncio.Transport
+    login: SessionLogin | None
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,12 +65,16 @@ class Pausing(Visible):
         self._client_full = True
         if self.backend is not None:
             self.backend.pause_reading()
+        elif self.login is not None:
+            self.login.pause_writing()
 
     def resume_writing(self) -> None:
         self._client_full = False
         self._resume(UNREAD)
         if self.backend is not None and not self._paused & SUSPENDED:
             self.backend.resume_reading()
+        elif self.login is not None:
+            self.login.resume_writing()
 
     def suspend(self) -> None:
         """The gateway is suspended: neither the client nor its backend is read."""

@@ -12,6 +12,7 @@ from pgtrunk.errors import ProtocolViolation
 from pgtrunk.wire import backend as server
 from pgtrunk.wire.startup import PROTOCOL_3_2, CancelRequest, SSLRequest, StartupMessage, parse_startup
 from pgtrunk_gateway.errors import LoginRefused
+from pgtrunk_gateway.session.early import OPTION
 from pgtrunk_gateway.tls import Door, HandshakeError, TlsTransport
 from pgtrunk_gateway.tls.contexts import ALPN
 
@@ -100,10 +101,11 @@ def negotiate(packet: StartupMessage) -> tuple[int, bytes]:
     """The version that the session speaks, and what its client is told of it: nothing, where it has what it asked for.
 
     As Postgres does (NegotiateProtocolVersion, from 9.3 on): whoever asks for a minor version that is not known yet is
-    told the newest one that is, and whoever sends protocol options which of them have no effect: here, all of them. The
-    client then goes on, or leaves. 3.1 has never been anything but a name; it is spoken as 3.0 is.
+    told the newest one that is, and whoever sends protocol options which of them have no effect: here, all but ours.
+    The client then goes on, or leaves. 3.1 has never been anything but a name; it is spoken as 3.0 is.
     """
     protocol = min(packet.protocol, PROTOCOL_3_2)
-    if protocol == packet.protocol and not packet.options:
+    unknown = [option for option in packet.options if option != OPTION]
+    if protocol == packet.protocol and not unknown:
         return protocol, b""
-    return protocol, server.negotiate_protocol(protocol, list(packet.options))
+    return protocol, server.negotiate_protocol(protocol, unknown)
