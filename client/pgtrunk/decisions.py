@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Dial",
     "HangUp",
+    "Keep",
+    "Replaced",
     "Vacate",
     "Refuse",
     "WakeAt",
@@ -109,8 +111,12 @@ class Dial:
     """Connections that are open, and full."""
     failures: int
     """Failures in a row before this attempt."""
+    replaces: int | None = None
+    """The connection whose time is over, and which is to be left when this one is ready."""
 
     def __str__(self) -> str:
+        if self.replaces is not None:
+            return f"in place of connection {self.replaces}, whose max_lifetime is over"
         full = f", all {self.ready} open connections full" if self.ready else ""
         again = f", after {self.failures} failures" if self.failures else ""
         return f"{self.waiting} waiting{full}{again}"
@@ -126,9 +132,28 @@ class HangUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """Keep a connection alive without streams, or do so no longer."""
+
+    link: int
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """The time of a connection is over, and another is ready in its place: from now on it is left."""
+
+    link: int
+    by: int
+    age: float
+    """Seconds that it was ready."""
+
+
+@dataclass(frozen=True, slots=True)
 class Vacate:
-    """The gateway has asked for this connection to be left, and another one is ready: sessions on it that are idle may
-    end, to be opened anew elsewhere. Decided once for each connection."""
+    """This connection is to be left, or it owes an answer, and another one is ready: sessions on it that are idle may
+    end, to be opened anew elsewhere. Decided once for each connection that is to be left, and each time that one owes
+    an answer."""
 
     link: int
 
@@ -148,4 +173,4 @@ class WakeAt:
     when: float | None
 
 
-Decision: TypeAlias = Dial | HangUp | Vacate | Refuse[W] | WakeAt
+Decision: TypeAlias = Dial | HangUp | Keep | Replaced | Vacate | Refuse[W] | WakeAt

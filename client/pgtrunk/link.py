@@ -7,6 +7,7 @@ in between, the connection's own count of open streams does not know of it, so b
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol
 
 __all__ = ["Link", "Peer", "Slot", "reserve_for"]
@@ -56,8 +57,18 @@ class Link:
     sessions: int = 0
     cancels: int = 0
     idle_since: float = 0.0
+    replaces: int | None = None
+    """The link that is to be left when this one is ready, since its time is over."""
+    expires_at: float = inf
+    """When its time is over (``max_lifetime``)."""
+    is_kept: bool = False
+    """Whether it is one of ``min_connections``: kept alive without streams."""
     is_leaving: bool = False
-    """Whether the gateway has asked for it to be left (GOAWAY): it takes cancels, but no more sessions."""
+    """Whether it is to be left, by the gateway's wish (GOAWAY) or for its age: it takes cancels, but no more
+    sessions."""
+    is_suspect: bool = False
+    """Whether it owes an answer, see `pgtrunk.connection.Connection.is_suspect`: no more sessions, for now."""
+    suspect_since: float = 0.0
     is_told: bool = False
     """Whether its sessions were told that they may move."""
     granted: set[Slot] = field(default_factory=set)
@@ -66,6 +77,11 @@ class Link:
     @property
     def is_ready(self) -> bool:
         return self.peer is not None
+
+    @property
+    def is_avoided(self) -> bool:
+        """Whether it gets no sessions, whatever room it has, and those that may move do."""
+        return self.is_leaving or self.is_suspect
 
     @property
     def is_idle(self) -> bool:
@@ -79,12 +95,12 @@ class Link:
     @property
     def room(self) -> int:
         """How many more sessions fit; never negative."""
-        return 0 if self.is_leaving else max(0, min(self.cap - self.sessions, self.credit - self.reserve))
+        return 0 if self.is_avoided else max(0, min(self.cap - self.sessions, self.credit - self.reserve))
 
     @property
     def is_limited_by_gateway(self) -> bool:
         """Whether it is full because of the gateway's MAX_STREAMS, not of our own cap."""
-        return self.is_ready and not self.is_leaving and self.room == 0 and self.sessions < self.cap
+        return self.is_ready and not self.is_avoided and self.room == 0 and self.sessions < self.cap
 
     def ready(self, peer: Peer, now: float) -> None:
         self.peer, self.since, self.idle_since = peer, now, now
@@ -121,5 +137,5 @@ class Link:
             return f"<Link {self.number} connecting>"
         cancels = f", {self.cancels} cancels" if self.cancels else ""
         limit = ", limited by the gateway" if self.is_limited_by_gateway else ""
-        state = "leaving" if self.is_leaving else "ready"
+        state = "leaving" if self.is_leaving else "suspect" if self.is_suspect else "ready"
         return f"<Link {self.number} {state} [{self.sessions} of {self.cap} streams{cancels}{limit}]>"

@@ -25,6 +25,7 @@ __all__ = [
     "PathStats",
     "RedundancyStats",
     "SessionStats",
+    "TcpStats",
     "TransferStats",
     "TrunkStats",
     "WaitStats",
@@ -46,6 +47,8 @@ class Counters:
     acquire_wait_max: float = 0.0
     acquire_waits: Histogram = field(default_factory=Histogram)
     cancels_sent: int = 0
+    connections_suspected: int = 0
+    connections_replaced: int = 0
     goaways: int = 0
     sessions_moved: int = 0
     round_trips_saved: int = 0
@@ -76,6 +79,8 @@ class ConnectionStats:
     ready: int = gauge("Connections by state.", name="connections", state="ready")
     leaving: int = gauge("Connections by state.", name="connections", state="leaving")
     """Those that are to be left, and that still carry sessions; not among those ready."""
+    suspect: int = gauge("Connections by state.", name="connections", state="suspect")
+    """Those that owe an answer; not among those ready. They get no more sessions until they give it."""
     closing: int = gauge("Connections by state.", name="connections", state="closing")
     """Those that were closed here and whose socket is not gone yet."""
     max: int = gauge("Connections at most, the setting.")
@@ -86,6 +91,9 @@ class ConnectionStats:
         "Times that the gateway was reached again after a connection was lost, or not to be had.", name="reconnects"
     )
     goaways: int = counter("Connections that the gateway has asked to be left.", name="goaways")
+    suspected: int = counter("Times that a connection owed an answer for too long.")
+    replaced: int = counter("Connections that were left for others, opened in their place.")
+    """For their age (max_lifetime), or since another gateway is better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +197,17 @@ class TransferStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TcpStats:
+    """Sessions over TLS over TCP, for networks that let no UDP through."""
+
+    in_use: int = gauge("TCP connections that are open or being opened, cancels among them.")
+    max: int = gauge("Sessions over TCP at most, the setting.")
+    udp_blocked: int = gauge("1 while new sessions go over TCP since UDP is not answered.", name="udp_blocked")
+    fallbacks: int = counter("Times that UDP was not answered, and TCP was.")
+    returns: int = counter("Times that UDP was answered again.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrunkStats:
     """One moment of a trunk: numbers of now, and totals since it was opened. Times are in seconds.
 
@@ -203,6 +222,7 @@ class TrunkStats:
     """By connection, those that are ready or being left."""
     redundancy: RedundancyStats = RedundancyStats()
     transfer: TransferStats = TransferStats()
+    tcp: TcpStats = TcpStats()
 
     @property
     def connections_connecting(self) -> int:

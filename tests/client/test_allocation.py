@@ -55,9 +55,9 @@ class Desk:
     def asks(self, how_many: int) -> list[Waiter]:
         return [self.ask()[0] for _ in range(how_many)]
 
-    def connect(self, link: int, credit: int = 1000) -> tuple[Any, ...]:
+    def connect(self, link: int, credit: int = 1000, jitter: float = 0.0) -> tuple[Any, ...]:
         self.peers[link] = Peer(credit)
-        return self.core.connected(link, self.peers[link], self.now)
+        return self.core.connected(link, self.peers[link], self.now, jitter)
 
     def session(self) -> Slot:
         waiter, _ = self.ask()
@@ -75,8 +75,8 @@ class Desk:
 
 
 def desk(connections: int = 2, streams: int = 2, **rules: Any) -> Desk:
-    backoff = Backoff(base=1.0, ceiling=8.0)
-    return Desk(Allocation(Rules(connections=connections, streams_per_connection=streams, backoff=backoff, **rules)))
+    rules = {"backoff": Backoff(base=1.0, ceiling=8.0), "max_lifetime": None} | rules
+    return Desk(Allocation(Rules(connections=connections, streams_per_connection=streams, **rules)))
 
 
 def open_desk(connections: int = 2, streams: int = 2, credit: int = 1000, **rules: Any) -> Desk:
@@ -315,7 +315,7 @@ def test_several_lost_at_once_are_one_failure() -> None:
         it.connect(link)
     for link in list(it.core.links):
         it.core.lost(link, LOST, it.now, 0.0)
-    assert it.core.failures == 1
+    assert it.core.reach.failures == 1
 
 
 def test_a_slot_of_a_lost_connection_is_gone_with_it() -> None:
@@ -400,7 +400,7 @@ def test_failures_add_up_until_a_connection_proves_stable() -> None:
         it.connect(link)
         it.now += lived
         it.core.lost(link, LOST, it.now, 0.0)
-        failures.append(it.core.failures)
+        failures.append(it.core.reach.failures)
     assert failures == [1, 2, 1, 2]
 
 
@@ -439,7 +439,7 @@ def test_with_no_answer_yet_the_refusal_says_so() -> None:
 
 
 def test_a_connection_without_streams_is_closed_after_a_while() -> None:
-    it = open_desk(linger=5.0)
+    it = open_desk(max_idle=5.0)
     it.now = 2.0
     slot = it.session()
     it.now = 3.0
@@ -452,7 +452,7 @@ def test_a_connection_without_streams_is_closed_after_a_while() -> None:
 
 
 def test_one_that_is_opened_but_not_wanted_any_more_is_closed_too() -> None:
-    it = desk(linger=5.0)
+    it = desk(max_idle=5.0)
     waiter, _ = it.ask()
     it.core.withdraw(waiter, it.now)
     assert it.connect(1) == (WakeAt(5.0),)
@@ -469,7 +469,7 @@ def test_after_shut_everybody_is_refused_and_nothing_is_dialled() -> None:
     assert decisions == (Refuse(late, Shut()), WakeAt(None))
     late_cancel, decisions = it.ask(link=1)
     assert decisions == (Refuse(late_cancel, Shut()), WakeAt(None))
-    assert it.core.connected(5, Peer(), it.now) == ()
+    assert it.core.connected(5, Peer(), it.now, 0.0) == ()
 
 
 def test_repr_is_what_a_log_needs() -> None:
@@ -573,7 +573,7 @@ def test_the_end_of_a_connection_that_was_to_be_left_is_no_failure() -> None:
     slot = it.session()
     it.core.leave(slot.link, it.now, 9.0)
     it.core.lost(slot.link, LOST, it.now, 0.0)
-    assert it.core.failures == 0
+    assert it.core.reach.failures == 0
     _, decisions = it.ask()
     assert len(links(decisions)) == 1
 

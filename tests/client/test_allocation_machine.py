@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pgtrunk.allocation import Allocation, Rules
-from pgtrunk.decisions import Dial, HangUp, Refuse, Vacate, WakeAt
+from pgtrunk.decisions import Dial, HangUp, Keep, Refuse, Replaced, Vacate, WakeAt
 from pgtrunk.errors import GatewayUnreachable
 
 if TYPE_CHECKING:
@@ -53,9 +53,19 @@ class Waiter:
 
 
 class AllocationMachine(RuleBasedStateMachine):
-    @initialize(connections=st.integers(1, 3), streams=st.integers(1, 4))
-    def begin(self, connections: int, streams: int) -> None:
-        self.rules_ = Rules(connections=connections, streams_per_connection=streams)
+    @initialize(
+        connections=st.integers(1, 3),
+        streams=st.integers(1, 4),
+        kept=st.integers(0, 2),
+        max_lifetime=st.sampled_from([None, 12.0]),
+    )
+    def begin(self, connections: int, streams: int, kept: int, max_lifetime: float | None) -> None:
+        self.rules_ = Rules(
+            connections=connections,
+            streams_per_connection=streams,
+            min_connections=min(kept, connections),
+            max_lifetime=max_lifetime,
+        )
         self.core: Allocation[Waiter] = Allocation(self.rules_)
         self.now = 0.0
         self.numbers = 0
@@ -67,20 +77,36 @@ class AllocationMachine(RuleBasedStateMachine):
         self.granted: dict[Slot, Waiter] = {}
         self.opened: list[Slot] = []
         self.leaving: set[int] = set()
+        self.suspects: set[int] = set()
         self.vacated: set[int] = set()
+        self.kept: set[int] = set()
+        self.act(self.core.decide(self.now))
+
+    @property
+    def avoided(self) -> set[int]:
+        return self.leaving | self.suspects
 
     def act(self, decisions: tuple[Any, ...]) -> None:
         for decision in decisions:
             match decision:
                 case Dial(link):
                     self.dialling.add(link)
+                    assert len(self.core.links.usable) <= self.rules_.connections + (decision.replaces is not None)
+                case Keep(link, kept):
+                    assert link in self.gateways
+                    assert (link in self.kept) is not kept
+                    (self.kept.add if kept else self.kept.remove)(link)
+                case Replaced(link, by):
+                    assert {link, by} <= set(self.gateways)
+                    self.leaving.add(link)
                 case HangUp(link):
+                    assert link not in self.kept or link in self.avoided
                     assert self.gateways.pop(link).opened == 0
                     assert not any(slot.link == link for slot in [*self.granted, *self.opened])
                 case Vacate(link):
-                    assert link in self.leaving
+                    assert link in self.avoided
                     assert link not in self.vacated
-                    assert set(self.gateways) - self.leaving, "nowhere to go"
+                    assert set(self.gateways) - self.avoided, "nowhere to go"
                     self.vacated.add(link)
                 case Refuse(waiter):
                     assert waiter.state == "waiting"
@@ -127,12 +153,12 @@ class AllocationMachine(RuleBasedStateMachine):
             waiter.state = "gone"
 
     @precondition(lambda self: self.dialling)
-    @rule(data=st.data(), credit=st.integers(0, 8))
-    def connect(self, data: st.DataObject, credit: int) -> None:
+    @rule(data=st.data(), credit=st.integers(0, 8), jitter=st.floats(0, 1, exclude_max=True))
+    def connect(self, data: st.DataObject, credit: int, jitter: float) -> None:
         link = data.draw(st.sampled_from(sorted(self.dialling)))
         self.dialling.remove(link)
         self.gateways[link] = Gateway(credit)
-        self.act(self.core.connected(link, self.gateways[link], self.now))
+        self.act(self.core.connected(link, self.gateways[link], self.now, jitter))
 
     @precondition(lambda self: self.dialling)
     @rule(data=st.data(), jitter=st.floats(0, 1, exclude_max=True))
@@ -165,6 +191,22 @@ class AllocationMachine(RuleBasedStateMachine):
         link = data.draw(st.sampled_from(sorted(self.gateways)))
         self.leaving.add(link)
         self.act(self.core.leave(link, self.now, delay))
+
+    @precondition(lambda self: self.gateways)
+    @rule(data=st.data(), delay=st.sampled_from([0.0, 0.3]))
+    def go_silent(self, data: st.DataObject, delay: float) -> None:
+        link = data.draw(st.sampled_from(sorted(self.gateways)))
+        self.suspects.add(link)
+        self.act(self.core.suspect(link, self.now, delay))
+
+    @precondition(lambda self: self.suspects & set(self.gateways))
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        link = data.draw(st.sampled_from(sorted(self.suspects & set(self.gateways))))
+        self.suspects.remove(link)
+        if link not in self.leaving:
+            self.vacated.discard(link)
+        self.act(self.core.heard(link, self.now))
 
     @precondition(lambda self: self.granted)
     @rule(data=st.data(), opens=st.booleans())
@@ -219,8 +261,8 @@ class AllocationMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_limit_is_passed(self) -> None:
-        assert len(set(self.core.links) - self.leaving) <= self.rules_.connections
-        assert not any(link.room for number, link in self.core.links.items() if number in self.leaving)
+        assert len(set(self.core.links) - self.leaving) <= 2 * self.rules_.connections + 1
+        assert not any(link.room for number, link in self.core.links.items() if number in self.avoided)
         for number, link in self.core.links.items():
             assert link.sessions <= self.rules_.streams_per_connection
             if number in self.gateways:
@@ -231,21 +273,39 @@ class AllocationMachine(RuleBasedStateMachine):
     def nobody_waits_beside_room(self) -> None:
         if self.waiting():
             assert not any(link.room for link in self.core.links.values())
-            staying = set(self.core.links) - self.leaving
-            assert staying or self.wake is not None, "somebody waits, and nothing will ever happen"
+            usable = set(self.core.links) - self.avoided
+            assert usable or self.wake is not None or self.is_at_the_limit, "somebody waits, and nothing will happen"
         for number, link in self.core.links.items():
             assert not self.waiting(number) or link.credit == 0
         assert self.core.waiting >= len(self.waiting())
 
+    @property
+    def is_at_the_limit(self) -> bool:
+        """Whether so many are suspect that none may be dialled, until one of them ends or is heard from."""
+        return len(set(self.core.links) - self.leaving) >= 2 * self.rules_.connections
+
     @invariant()
     def sessions_that_are_to_move_have_somewhere_to_go_or_will(self) -> None:
-        for number in self.leaving & set(self.core.links):
+        for number in self.avoided & set(self.core.links):
             link = self.core.links[number]
-            assert link.granted or link.opened, "it is closed with its last stream"
-            if set(self.gateways) - self.leaving:
+            if number in self.leaving:
+                assert link.granted or link.opened, "it is closed with its last stream"
+            if set(self.gateways) - self.avoided:
                 assert number in self.vacated
             elif link.sessions:
-                assert self.dialling or self.wake is not None
+                assert self.dialling or self.wake is not None or self.is_at_the_limit
+
+    @invariant()
+    def connections_are_kept_and_replaced(self) -> None:
+        usable, least = set(self.gateways) - self.avoided, self.rules_.min_connections
+        assert {number for number, link in self.core.links.items() if link.is_kept} == self.kept & set(self.gateways)
+        assert len(self.kept & usable) == min(least, len(usable))
+        will_happen = self.dialling or self.wake is not None or self.is_at_the_limit
+        assert len(usable) >= least or will_happen
+        for number in usable:
+            link = self.core.links[number]
+            is_needed = link.granted or link.opened or number in self.kept
+            assert self.now < link.expires_at or will_happen or not is_needed
 
     @invariant()
     def nobody_is_overtaken(self) -> None:

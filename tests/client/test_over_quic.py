@@ -160,7 +160,7 @@ async def test_closing_the_trunk_ends_the_sessions_at_the_gateway_too() -> None:
 
 async def test_an_idle_connection_is_closed_and_the_next_session_dials_anew() -> None:
     async with quic() as (trunk, server, _):
-        assert trunk._rules.linger == QuicLimits().idle_timeout / 2
+        assert trunk._rules.max_idle == QuicLimits().idle_timeout / 2
         await (await trunk.connect(DSN)).close()
         await idle(trunk, server)
         assert trunk._trunk is not None

@@ -190,7 +190,7 @@ async def test_an_idle_connection_that_ends_is_no_loss() -> None:
 
 
 async def test_a_connection_nobody_uses_is_closed() -> None:
-    async with fake_trunk(linger=0.01) as (trunk, gateway):
+    async with fake_trunk(max_idle=0.01) as (trunk, gateway):
         (await open_session(trunk)).transport.close()
         async with asyncio.timeout(10):
             await gateway.connections[0].wait_closed()
