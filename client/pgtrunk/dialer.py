@@ -89,8 +89,9 @@ class Dialer:
         candidate, goaway = self._open.get(connection), connection.leave
         if candidate is None or goaway is None:
             return
-        self.gateways.spare(candidate, asyncio.get_running_loop().time())
-        if goaway.to is not None:
+        if goaway.to is None:
+            self.gateways.spare(candidate, asyncio.get_running_loop().time())
+        else:
             # By what name to know whom it has named, it does not say. Only the last one is gone to.
             self._named_by, self._useless = {Address(*goaway.to): candidate.gateway}, None
 
@@ -175,7 +176,9 @@ class Dialer:
         now, failed = outcome.ended, set()
         for attempt in outcome.attempts:
             candidate = attempt.candidate.candidate
-            if attempt is outcome.winner:
+            if attempt is outcome.winner and attempt.connection.is_early:
+                pass  # it is open because a ticket says so, and nobody has answered yet
+            elif attempt is outcome.winner:
                 self.gateways.reached(candidate, attempt.connection.round_trip_time)
                 self._warned.pop(candidate, None)
             elif attempt.error is None and (attempt.connection.is_heard or now - attempt.began < attempt.delay):

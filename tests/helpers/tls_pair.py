@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from aioquic import tls
 from aioquic.buffer import Buffer  # type: ignore[attr-defined]
+from aioquic.quic.packet import QuicTransportParameters, push_quic_transport_parameters
 
 from pgtrunk.quic.sealing import Sealer
 from pgtrunk.quic.server_tls import HandshakePolicy, ServerContext
@@ -52,12 +53,16 @@ class TlsPair:
         *,
         client: Identity | None = None,
         ticket: tls.SessionTicket | None = None,
+        alpn: str = "postgresql",
+        streams: int = 100,
     ) -> TlsPair:
+        """``streams``: what the server's transport parameters allow, as one of the limits that they have."""
         keys: Keys = []
-        stock = tls.Context(is_client=False, alpn_protocols=["postgresql"], max_early_data=0xFFFFFFFF)
+        stock = tls.Context(is_client=False, alpn_protocols=[alpn], max_early_data=0xFFFFFFFF)
+        stock.handshake_extensions = [(tls.ExtensionType.QUIC_TRANSPORT_PARAMETERS, transport_parameters(streams))]
         stock.certificate, stock.certificate_private_key = identity.certificate, identity.key
         stock.update_traffic_key_cb = lambda direction, epoch, suite, secret: keys.append((direction, epoch))
-        asker = tls.Context(is_client=True, alpn_protocols=["postgresql"], verify_mode=0, server_name="localhost")
+        asker = tls.Context(is_client=True, alpn_protocols=[alpn], verify_mode=0, server_name="localhost")
         asker.session_ticket = ticket
         if client is not None:
             asker.certificate, asker.certificate_private_key = client.certificate, client.key
@@ -79,6 +84,13 @@ class TlsPair:
     def ticket(self) -> tls.SessionTicket:
         (ticket,) = self.tickets
         return ticket
+
+
+def transport_parameters(streams: int) -> bytes:
+    """Those of a server that allows so many streams."""
+    buffer = Buffer(capacity=256)
+    push_quic_transport_parameters(buffer, QuicTransportParameters(initial_max_streams_bidi=streams))
+    return buffer.data
 
 
 def say(context: tls.Context, heard: dict[tls.Epoch, bytes]) -> dict[tls.Epoch, bytes]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from aioquic import tls
@@ -9,6 +10,8 @@ from aioquic import tls
 from helpers.certificates import IS_CA, SERVER_AUTH, authority, self_signed
 from helpers.tls_pair import Clock, TlsPair, policy, say
 from pgtrunk.quic.client_auth import AlertCertificateRequired, AlertUnknownCA, ClientAuthority
+from pgtrunk.quic.early import MAX_EARLY_DATA
+from pgtrunk.quic.server_tls import HandshakePolicy
 
 CA = authority()
 OTHER = authority("another CA")
@@ -208,4 +211,112 @@ def test_early_data_is_refused_and_its_key_never_installed(clock: Clock) -> None
     assert pair.server.session_resumed
     assert not pair.client.early_data_accepted
     assert not pair.server.early_data_accepted
+    assert tls.Epoch.ZERO_RTT not in {epoch for _, epoch in pair.server_keys}
+
+
+@pytest.fixture
+def eager(clock: Clock) -> HandshakePolicy:
+    """A policy with early data, and with another nonce for each ticket."""
+    entropy = iter(range(1, 1 << 20))
+    return replace(policy(None, clock), early=True, entropy=lambda size: next(entropy).to_bytes(size, "big"))
+
+
+def takes_early(pair: TlsPair) -> bool:
+    """Whether early data was taken; and if so, readable."""
+    assert pair.client.early_data_accepted is pair.server.early_data_accepted
+    assert (tls.Epoch.ZERO_RTT in {epoch for _, epoch in pair.server_keys}) is pair.server.early_data_accepted
+    return pair.server.early_data_accepted
+
+
+def test_early_data_is_taken_where_a_policy_wants_it(eager: HandshakePolicy) -> None:
+    ticket = TlsPair.build(SERVER, eager).shake().ticket
+    assert ticket.max_early_data_size == MAX_EARLY_DATA
+    pair = TlsPair.build(SERVER, eager, ticket=ticket).shake()
+    assert takes_early(pair)
+    assert takes_early(TlsPair.build(SERVER, eager, ticket=pair.ticket).shake())
+    assert (eager.counters.full, eager.counters.resumed, eager.counters.early) == (1, 2, 2)
+
+
+def test_a_ticket_from_before_early_data_was_wanted_is_good_for_none(eager: HandshakePolicy) -> None:
+    ticket = TlsPair.build(SERVER, replace(eager, early=False)).shake().ticket
+    assert ticket.max_early_data_size is None
+    pair = TlsPair.build(SERVER, eager, ticket=replace(ticket, max_early_data_size=MAX_EARLY_DATA)).shake()
+    assert pair.server.session_resumed
+    assert not takes_early(pair)
+
+
+def test_the_same_ticket_is_good_for_early_data_once(eager: HandshakePolicy) -> None:
+    ticket = TlsPair.build(SERVER, eager).shake().ticket
+    assert takes_early(TlsPair.build(SERVER, eager, ticket=ticket).shake())
+    again = TlsPair.build(SERVER, eager, ticket=ticket).shake()
+    assert not takes_early(again)
+    assert again.server.session_resumed
+    assert again.server.refuses_early
+
+
+def test_who_has_only_seen_a_ticket_cannot_use_it_up(eager: HandshakePolicy) -> None:
+    ticket = TlsPair.build(SERVER, eager).shake().ticket
+    seen = replace(ticket, resumption_secret=bytes(len(ticket.resumption_secret)))
+    with pytest.raises(tls.AlertHandshakeFailure):
+        TlsPair.build(SERVER, eager, ticket=seen).shake()
+    assert len(eager.used) == 0
+    assert takes_early(TlsPair.build(SERVER, eager, ticket=ticket).shake())
+
+
+@pytest.mark.parametrize(("seconds", "taken"), [(9, True), (11, False), (-9, True), (-11, False), (3000, False)])
+def test_early_data_is_fresh(eager: HandshakePolicy, clock: Clock, seconds: float, taken: bool) -> None:
+    ticket = TlsPair.build(SERVER, eager).shake().ticket
+    clock.now += seconds
+    pair = TlsPair.build(SERVER, eager, ticket=ticket).shake()
+    assert pair.server.session_resumed
+    assert takes_early(pair) is taken
+
+
+def test_an_old_ticket_of_an_honest_age_is_fresh(eager: HandshakePolicy, clock: Clock) -> None:
+    ticket = TlsPair.build(SERVER, eager).shake().ticket
+    clock.now += 3000
+    aged = replace(ticket, not_valid_before=ticket.not_valid_before - timedelta(seconds=3000))
+    assert takes_early(TlsPair.build(SERVER, eager, ticket=aged).shake())
+
+
+def test_an_age_that_was_changed_on_the_way_is_found_out(eager: HandshakePolicy, clock: Clock) -> None:
+    ticket = TlsPair.build(SERVER, eager).shake().ticket
+    clock.now += 100
+    pair = TlsPair.build(SERVER, eager, ticket=ticket)
+    hello = bytearray(say(pair.client, {tls.Epoch.INITIAL: b""})[tls.Epoch.INITIAL])
+    at = hello.index(ticket.ticket) + len(ticket.ticket)
+    age = int.from_bytes(hello[at : at + 4], "big")
+    hello[at : at + 4] = ((age + 100_000) % (1 << 32)).to_bytes(4, "big")
+    with pytest.raises(tls.AlertHandshakeFailure):
+        say(pair.server, {tls.Epoch.INITIAL: bytes(hello)})
+    assert tls.Epoch.ZERO_RTT not in {epoch for _, epoch in pair.server_keys}
+
+
+def test_another_protocol_has_no_early_data(eager: HandshakePolicy) -> None:
+    ticket = TlsPair.build(SERVER, eager, alpn="pgtrunk/1").shake().ticket
+    assert not takes_early(TlsPair.build(SERVER, eager, ticket=ticket, alpn="postgresql").shake())
+
+
+def test_limits_that_are_lower_now_have_no_early_data(eager: HandshakePolicy) -> None:
+    ticket = TlsPair.build(SERVER, eager, streams=100).shake().ticket
+    assert not takes_early(TlsPair.build(SERVER, eager, ticket=ticket, streams=99).shake())
+    ticket = TlsPair.build(SERVER, eager, streams=100).shake().ticket
+    assert takes_early(TlsPair.build(SERVER, eager, ticket=ticket, streams=101).shake())
+
+
+def test_the_client_is_known_before_its_early_data_is_read(clock: Clock, eager: HandshakePolicy) -> None:
+    mutual = replace(eager, authority=MUTUAL)
+    ticket = TlsPair.build(SERVER, mutual, client=APP).shake().ticket
+    pair = TlsPair.build(SERVER, mutual, ticket=ticket)
+    say(pair.server, say(pair.client, {tls.Epoch.INITIAL: b""}))
+    assert pair.server.early_data_accepted
+    assert pair.server.peer_certificate == APP.certificate
+
+
+def test_early_data_of_a_client_whose_ca_was_withdrawn_is_not_read(eager: HandshakePolicy) -> None:
+    both = replace(eager, authority=ClientAuthority([CA.certificate, OTHER.certificate]))
+    ticket = TlsPair.build(SERVER, both, client=OTHER.issue("app")).shake().ticket
+    pair = TlsPair.build(SERVER, replace(both, authority=MUTUAL), ticket=ticket)
+    with pytest.raises(AlertCertificateRequired):
+        pair.shake()
     assert tls.Epoch.ZERO_RTT not in {epoch for _, epoch in pair.server_keys}

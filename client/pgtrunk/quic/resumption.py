@@ -57,7 +57,7 @@ class Resumption:
 
     def prepare(self, configuration: QuicConfiguration, now: float) -> QuicConfiguration:
         """Return the configuration of a connection that begins now, with a ticket if there is one."""
-        kept = self._kept = self._store.take(self._gateway, now)
+        kept = self._kept = self._store.take(self._gateway, self._at, now)
         if kept is None:
             return configuration
         ticket = kept.ticket

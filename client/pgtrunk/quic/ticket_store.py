@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import stat
+import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,6 +44,9 @@ MOST_GATEWAYS = 64
 MOST_OCTETS = 4 << 20
 """Of a file that is read at all."""
 
+TRIES, PAUSE = 10, 0.0005
+"""How often, and how many seconds apart, a file is found locked before one goes without: others take some 0.2 ms."""
+
 FORMAT = "pgtrunk session tickets 1"
 
 
@@ -71,15 +75,12 @@ class TicketStore:
         self._kept: dict[str, list[Kept]] = {}
         self._doubted: set[str] = set()
 
-    def take(self, gateway: str, now: float) -> Kept | None:
-        """Return the newest good ticket for a gateway, which is gone from here; None where there is none."""
-        kept = [each for each in self._kept.pop(gateway, ()) if each.is_good(now)]
-        if not kept:
-            return None
-        taken = kept.pop()
-        if kept:
-            self._kept[gateway] = kept
-        return taken
+    def take(self, gateway: str, at: str, now: float) -> Kept | None:
+        """Return a good ticket for a gateway, which is gone from here; None where there is none.
+
+        The newest one from the address ``at``, or else the newest: gateways of one name may have keys in common.
+        """
+        return _take(self._kept, gateway, at, now)
 
     def put(self, gateway: str, kept: Kept, now: float) -> None:
         """Keep a ticket."""
@@ -101,6 +102,18 @@ class TicketStore:
 MemoryTickets = TicketStore
 
 
+def _take(store: dict[str, list[Kept]], gateway: str, at: str, now: float) -> Kept | None:
+    """Remove and return the best ticket."""
+    good = [each for each in store.pop(gateway, ()) if each.is_good(now)]
+    if not good:
+        return None
+    best = max(range(len(good)), key=lambda index: (good[index].at == at, index))
+    taken = good.pop(best)
+    if good:
+        store[gateway] = good
+    return taken
+
+
 def _add(store: dict[str, list[Kept]], gateway: str, kept: Kept, now: float) -> None:
     """Add a ticket; drop what is too much, or of no use any more."""
     mine = [each for each in store.pop(gateway, ()) if each.is_good(now)]
@@ -113,7 +126,8 @@ class FileTickets(TicketStore):
     """Tickets in a file of mode 0600, replaced as a whole with each change.
 
     Each is looked for in the file itself, so that all processes of a user have them; a file named beside it (.lock)
-    keeps two from taking the same one. Nobody waits for it: who finds it locked goes without.
+    keeps two from taking the same one. The event loop waits for that no longer than some milliseconds: who finds it
+    locked for so long goes without.
     """
 
     def __init__(self, path: str) -> None:
@@ -129,17 +143,13 @@ class FileTickets(TicketStore):
             if reason is not None:
                 raise UsageError(f'tickets="{path}": {reason}')
 
-    def take(self, gateway: str, now: float) -> Kept | None:
-        """Return the newest good ticket, which nobody else has then."""
+    def take(self, gateway: str, at: str, now: float) -> Kept | None:
+        """Return a ticket as any store does; nobody else has it then."""
         taken = None
 
         def change(store: dict[str, list[Kept]]) -> bool:
             nonlocal taken
-            good = [each for each in store.pop(gateway, ()) if each.is_good(now)]
-            if good:
-                taken = good.pop()
-            if good:
-                store[gateway] = good
+            taken = _take(store, gateway, at, now)
             return taken is not None
 
         return taken if self._change(change) else None
@@ -177,7 +187,7 @@ class FileTickets(TicketStore):
             return
         descriptor = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor)
             yield
         finally:
             os.close(descriptor)
@@ -218,6 +228,16 @@ class FileTickets(TicketStore):
             logger.warning(
                 'the file of session tickets "%s" (tickets) %s; handshakes are made in full', self._path, what
             )
+
+
+def _lock(descriptor: int) -> None:
+    """Lock a file; raise BlockingIOError where others have it all the time."""
+    for _ in range(TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(PAUSE)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _refusal(found: os.stat_result) -> str | None:
