@@ -75,6 +75,12 @@ class Dialer:
 
     # What became of connections.
 
+    def answered(self, connection: Connection) -> None:
+        """A gateway has answered on a connection that was early."""
+        candidate = self._open.get(connection)
+        if candidate is not None:
+            self.gateways.reached(candidate, getattr(connection, "round_trip_time", None))
+
     def lost(self, connection: Connection, error: BaseException) -> bool:
         """A connection has ended by itself. Returns whether there is another address to go to at once."""
         candidate = self._open.pop(connection, None)
