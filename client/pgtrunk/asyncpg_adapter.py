@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
 
+from pgtrunk.anticipation import Anticipation
 from pgtrunk.dsn import check_session_arguments
 from pgtrunk.errors import LoginTimeout, UsageError
+from pgtrunk.login_memory import LoginMemory
 from pgtrunk.pooled import PooledSessions
 from pgtrunk.refusal import Limit, seconds
 from pgtrunk.trunk import CANCEL_TIMEOUT
+from pgtrunk.witness import Undertaking, Witness
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,8 +53,12 @@ async def keep_session(_connection: asyncpg.Connection) -> None:
 class AsyncpgAdapter:
     """Makes asyncpg connections and pools on one trunk."""
 
-    def __init__(self, trunk: Trunk, address: Address, *, acquire_timeout: float, verified: bool) -> None:
+    def __init__(
+        self, trunk: Trunk, address: Address, *, acquire_timeout: float, verified: bool, anticipates: bool = True
+    ) -> None:
         self._trunk = trunk
+        self._anticipates = anticipates
+        self._memory = LoginMemory()
         self._acquire_timeout = acquire_timeout
         self._verified = verified
         self._pooled = PooledSessions(trunk)
@@ -74,7 +82,8 @@ class AsyncpgAdapter:
             "passfile": NO_FILE,
             **self._place,
         }
-        loop = StreamLoop(self._trunk, clock, timeout, self._acquire_timeout)
+        anticipate = self._anticipation(dsn, arguments) if self._anticipates else Anticipation
+        loop = StreamLoop(self._trunk, clock, timeout, self._acquire_timeout, anticipate)
         try:
             async with clock:
                 while True:
@@ -82,10 +91,8 @@ class AsyncpgAdapter:
                     try:
                         connection = await asyncpg.connect(dsn, **(arguments | forced))
                         break
-                    except (asyncpg.CannotConnectNowError, asyncpg.AdminShutdownError):
-                        # It was on its way when the gateway asked for its connection to be left, and came too late.
-                        # Nothing has run: it is opened again, and that on another connection.
-                        if loop._link is None or not self._trunk.is_leaving(loop._link):
+                    except Exception as exc:
+                        if not self._may_open_again(loop, exc):
                             raise
                     loop = StreamLoop(self._trunk, clock, timeout, self._acquire_timeout)
         except TimeoutError as exc:
@@ -94,6 +101,21 @@ class AsyncpgAdapter:
                 raise
             raise LoginTimeout(f"the session was not ready within timeout={seconds(timeout)}: {loop.progress}") from exc
         return connection, loop.take()
+
+    def _may_open_again(self, loop: StreamLoop, error: Exception) -> bool:
+        """Whether nothing of a session has run that has failed so, and another will do better."""
+        if isinstance(error, (asyncpg.CannotConnectNowError, asyncpg.AdminShutdownError)):
+            # It was on its way when the gateway asked for its connection to be left, and came too late. The next one
+            # will be on another.
+            return loop._link is not None and self._trunk.is_leaving(loop._link)
+        return loop.anticipate is not Anticipation and loop.is_in_vain
+
+    def _anticipation(self, dsn: str | None, arguments: dict[str, Any]) -> Callable[[Any], Anticipation]:
+        memory, who = self._memory, (dsn, str(arguments.get("user")), str(arguments.get("database")))
+        return lambda protocol: Anticipation(protocol, memory, who, self._saved)
+
+    def _saved(self) -> None:
+        self._trunk.counters.round_trips_saved += 1
 
     def create_pool(self, dsn: str | None, arguments: dict[str, Any]) -> asyncpg.Pool:
         """Makes a pool; see `StreamManager.create_pool`."""
@@ -121,7 +143,16 @@ class AsyncpgAdapter:
 class StreamLoop:
     """The loop of one asyncpg connection: the running one, but that connections are streams of a trunk."""
 
-    def __init__(self, trunk: Trunk, clock: asyncio.Timeout, timeout: float | None, acquire_timeout: float) -> None:
+    def __init__(
+        self,
+        trunk: Trunk,
+        clock: asyncio.Timeout,
+        timeout: float | None,
+        acquire_timeout: float,
+        anticipate: Callable[[Any], Anticipation] = Anticipation,
+    ) -> None:
+        self.anticipate = anticipate
+        self._ahead: Anticipation | None = None
         self._trunk = trunk
         self._loop = trunk.loop
         self._clock = clock
@@ -130,13 +161,21 @@ class StreamLoop:
         self._session: Opened[Any] | None = None
         self._link: int | None = None
         """The connection that the session's stream is on, once it is open."""
+        self._undertaking: Undertaking | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
 
+    def create_future(self) -> asyncio.Future[Any]:
+        """asyncpg asks for one when it begins an operation."""
+        future = self._loop.create_future()
+        if self._undertaking is not None:
+            self._undertaking.begin(weakref.ref(future))
+        return future
+
     def take(self) -> Opened[Any]:
         """The session's stream, once it is open. It refers to this loop: who gets it is alone in having it."""
-        session, self._session = self._session, None
+        session, self._session, self._ahead = self._session, None, None
         assert session is not None
         return session
 
@@ -146,6 +185,11 @@ class StreamLoop:
 
     def __hash__(self) -> int:
         return hash(self._loop)
+
+    @property
+    def is_in_vain(self) -> bool:
+        """The session's stream has ended, and nothing that was said over it has had an effect."""
+        return self._ahead is not None and self._ahead.is_in_vain
 
     @property
     def progress(self) -> str:
@@ -165,10 +209,13 @@ class StreamLoop:
         limit = self._stricter(deadline)
         # The wait for a stream has its own deadline and its own error, which would lose a race with this clock.
         self._set_clock(None)
-        opened = await self._trunk.open_stream(factory, limit)
+        opened = await self._trunk.open_stream(lambda: self.anticipate(factory()), limit)
         self._set_clock(deadline)
-        self._session, self._link = opened, opened.link
-        return opened.transport, opened.protocol
+        self._ahead, protocol = opened.protocol, opened.protocol.protocol
+        self._session, self._link = opened._replace(protocol=protocol), opened.link
+        self._undertaking = Undertaking(opened.transport.get_extra_info("outbox"))
+        self._ahead.hand_to(Witness(protocol, self._undertaking))
+        return opened.transport, protocol
 
     async def create_connection(self, *_: object, **__: object) -> Any:
         raise UsageError("asyncpg asked for a TCP connection in a session that is a stream")
