@@ -186,6 +186,10 @@ class Gateways:
         none_alive = all(self._of(candidate).failures for _, candidate in keyed)
         return [self._step(candidate, none_alive) for _, candidate in keyed]
 
+    def has_usable(self, now: float) -> bool:
+        """Whether there is a gateway that is neither dead nor spared."""
+        return any(self._is_usable(gateway, now) for gateway in self.addresses)
+
     def misplaced(self, counts: Mapping[Candidate, int], now: float) -> Move | None:
         """A connection that would be better elsewhere, where that can be tried now."""
         move = self._between_gateways(counts, now)
