@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict, replace
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
 from pgtrunk.address import parse_gateways
-from pgtrunk.allocation import Rules
 from pgtrunk.dialer import Dialer
-from pgtrunk.errors import TrunkClosed, UsageError
+from pgtrunk.errors import TrunkClosed
+from pgtrunk.options import pool_rules, require_choice, require_seconds
 from pgtrunk.refusal import Limit
 from pgtrunk.stages import Stages
 from pgtrunk.telemetry import RedundancyStats
@@ -26,8 +25,9 @@ if TYPE_CHECKING:
     from pgtrunk.telemetry import TrunkStats
     from pgtrunk.trunk import Opened
 
-__all__ = ["StreamManager"]
+__all__ = ["EarlyData", "StreamManager"]
 
+EarlyData: TypeAlias = Literal["off", "login"]
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 LoadBalanceHosts: TypeAlias = Literal["random", "disable"]
@@ -41,13 +41,22 @@ class StreamManager:
     ``load_balance_hosts`` is libpq's: ``"random"`` spreads connections evenly over the gateways that are alive,
     beginning at random, and ``"disable"`` uses the first of the list that is.
 
+    ``min_connections``: QUIC connections that are opened by `open`, in the background, and kept open without sessions
+    too; one that is lost is replaced within seconds.
     ``connections``: QUIC connections at most. One is opened when a session needs it, and closed again when it has
-    carried none for a while.
+    carried none for ``max_idle`` seconds, which are 5 at most. Beyond ``connections`` there are others for a moment
+    only: one while another is being replaced, and one for each that does not answer.
     ``streams_per_connection``: sessions at most on each; never more than the gateway allows, less a few kept for
     cancels. A new session goes to the first connection with room, another connection is opened only when all are full,
     and when all ``connections`` are, callers wait in order.
     ``acquire_timeout``: seconds that a caller waits for a stream.
+    ``max_lifetime``: seconds, less up to a tenth at random, after which a connection is replaced: another is opened,
+    idle sessions of pools move to it, others stay until they end; None: never.
     ``connect_timeout``: seconds that one attempt to open a QUIC connection may take.
+    ``keepalive``: seconds of silence after which a connection with sessions asks whether the gateway is there; never
+    more than a third of the idle timeout (10 s, or the gateway's ``quic_idle_timeout``). A connection is suspect when
+    an answer, to this or to anything else, is overdue by a second: it gets no more sessions, idle ones of pools move
+    away, and all is as it was when it answers after all. With the default that is 3 s after a path died, at the latest.
 
     ``ca_file`` (a path) or ``ca_data`` (PEM) hold the CAs that the gateway's certificate must lead to; the system's are
     used where neither is given. ``server_name`` is the name that the certificate must carry, the host unless given.
@@ -59,6 +68,10 @@ class StreamManager:
     ``redundancy``: ``"auto"`` sends small messages twice, some milliseconds apart, while the way to the gateway loses
     packets, so that one that is lost costs no further round trip; ``"off"`` never does. The gateway has its own option
     for its answers (``quic_redundancy``).
+    ``early_data``: what may be said before the gateway has said anything. ``"login"``: a session's StartupMessage, in
+    the first packets of a QUIC connection that is resumed (0-RTT), and with it the first message of a login by SCRAM
+    where the last one was by SCRAM, which proves nothing yet. ``"off"``: nothing. The gateway has its own option for
+    0-RTT (``quic_early_data``).
     ``timings``: whether each query is timed from its first octet to the end of its answer, for `stats`.
 
     A manager belongs to the event loop on which it was opened, and to that process: `UsageError` otherwise.
@@ -69,10 +82,14 @@ class StreamManager:
         gateway: str | Sequence[str],
         *,
         load_balance_hosts: LoadBalanceHosts = "random",
+        min_connections: int = 0,
         connections: int = 4,
         streams_per_connection: int = 100,
         acquire_timeout: float = 10.0,
+        max_idle: float = 5.0,
+        max_lifetime: float | None = 3600.0,
         connect_timeout: float = 5.0,
+        keepalive: float = 2.0,
         ca_file: str | None = None,
         ca_data: bytes | None = None,
         server_name: str | None = None,
@@ -81,28 +98,35 @@ class StreamManager:
         dangerously_skip_certificate_verification: bool = False,
         congestion_floor: int = 0,
         redundancy: Redundancy = "auto",
+        early_data: EarlyData = "login",
         timings: bool = True,
     ) -> None:
-        _require_positive_int(connections=connections, streams_per_connection=streams_per_connection)
-        _require_seconds(acquire_timeout=acquire_timeout, connect_timeout=connect_timeout)
-        if redundancy not in ("auto", "off"):
-            raise UsageError(f'redundancy={redundancy!r}: "auto" or "off" is needed')
-        if load_balance_hosts not in ("random", "disable"):
-            raise UsageError(f'load_balance_hosts={load_balance_hosts!r}: "random" or "disable" is needed')
+        require_seconds(connect_timeout=connect_timeout, keepalive=keepalive)
+        require_choice("auto", "off", redundancy=redundancy)
+        require_choice("random", "disable", load_balance_hosts=load_balance_hosts)
+        require_choice("off", "login", early_data=early_data)
         addresses = parse_gateways(gateway)
         self._address = addresses[0]
         self._gateway = ",".join(map(str, addresses))
-        self._rules = Rules(
-            connections=connections, streams_per_connection=streams_per_connection, patience=acquire_timeout
+        self._rules = pool_rules(
+            connections=connections,
+            streams_per_connection=streams_per_connection,
+            min_connections=min_connections,
+            acquire_timeout=acquire_timeout,
+            max_idle=max_idle,
+            max_lifetime=max_lifetime,
         )
         self._acquire_timeout = acquire_timeout
+        self._early_data = early_data
         self._verified = not dangerously_skip_certificate_verification
         # Imported here, not above: `import pgtrunk` alone stays quick.
         from pgtrunk.quic.client import ClientConfig
         from pgtrunk.quic.config import QuicLimits
 
         self._config = ClientConfig(
-            limits=QuicLimits(congestion_floor=congestion_floor, max_streams=0, redundancy=redundancy),
+            limits=QuicLimits(
+                congestion_floor=congestion_floor, max_streams=0, redundancy=redundancy, keepalive=keepalive
+            ),
             ca_file=ca_file,
             ca_data=ca_data,
             server_name=server_name,
@@ -110,19 +134,22 @@ class StreamManager:
             key_file=key_file,
             verify=self._verified,
             timings=timings,
+            early=early_data != "off",
         )
         self._dialer = Dialer(addresses, self._config, timeout=connect_timeout, spreads=load_balance_hosts == "random")
         self._trunk: Trunk | None = None
         self._adapter: AsyncpgAdapter | None = None
 
     async def open(self) -> None:
-        """Makes the manager ready on the running loop. Connects to nothing yet; a second call does nothing.
+        """Makes the manager ready on the running loop. Connects to nothing yet, unless ``min_connections``
+        asks for it, and waits for nothing; a second call does nothing.
 
         Raises `CertificateFileError` for files that cannot be read or do not fit together.
         """
         if self._trunk is None:
             self._dialer.check()
             self._trunk = Trunk(self._gateway, self._rules, self._dialer.dial)
+            self._trunk.start()
         self._trunk.check()
 
     async def close(self) -> None:
@@ -187,6 +214,11 @@ class StreamManager:
         )
         return await trunk.open_stream(factory, Limit(name, value, trunk.loop.time() + value), link=link)
 
+    @property
+    def gateway(self) -> str:
+        """The gateway, or the list of them, as it was given."""
+        return self._gateway
+
     def stats(self) -> TrunkStats:
         """Returns what the trunk is doing and what it has done; after `close` too."""
         if self._trunk is None:
@@ -216,18 +248,10 @@ class StreamManager:
             from pgtrunk.asyncpg_adapter import AsyncpgAdapter
 
             self._adapter = AsyncpgAdapter(
-                trunk, self._address, acquire_timeout=self._acquire_timeout, verified=self._verified
+                trunk,
+                self._address,
+                acquire_timeout=self._acquire_timeout,
+                verified=self._verified,
+                anticipates=self._early_data != "off",
             )
         return self._adapter
-
-
-def _require_positive_int(**settings: object) -> None:
-    for name, value in settings.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise UsageError(f"{name}={value!r}: a whole number of at least 1 is needed")
-
-
-def _require_seconds(**settings: object) -> None:
-    for name, value in settings.items():
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not isfinite(value) or value <= 0:
-            raise UsageError(f"{name}={value!r}: seconds are needed, more than 0 and not for ever")

@@ -11,6 +11,7 @@ import pytest
 
 import pgtrunk
 from helpers.fake_gateway import FakeGateway, Sink
+from helpers.trunks import until
 from pgtrunk import CertificateFileError, StreamManager, TrunkClosed, UsageError
 
 if TYPE_CHECKING:
@@ -35,6 +36,13 @@ def manager(gateway: FakeGateway | None = None, **settings: Any) -> StreamManage
         ({"acquire_timeout": float("inf")}, "acquire_timeout=inf.*not for ever"),
         ({"connect_timeout": float("nan")}, "connect_timeout=nan"),
         ({"connect_timeout": "5"}, "connect_timeout='5'"),
+        ({"min_connections": -1}, r"min_connections=-1: a whole number from 0 to 4 is needed \(connections=4\)"),
+        ({"min_connections": 3, "connections": 2}, "min_connections=3.*connections=2"),
+        ({"min_connections": True}, "min_connections=True"),
+        ({"max_idle": 600}, r"max_idle=600: at most 5 s, half of QUIC's idle timeout.*min_connections"),
+        ({"max_idle": 0}, "max_idle=0: seconds are needed"),
+        ({"max_lifetime": 0}, "max_lifetime=0: seconds are needed"),
+        ({"keepalive": -1}, "keepalive=-1: seconds are needed"),
     ],
 )
 def test_wrong_arguments_are_refused_by_name_and_value(settings: dict[str, Any], words: str) -> None:
@@ -51,6 +59,23 @@ async def test_files_that_cannot_be_read_are_told_when_it_is_opened(tmp_path: Pa
     missing = str(tmp_path / "ca.pem")
     with pytest.raises(CertificateFileError, match=r"ca_file.*ca\.pem"):
         await StreamManager("gw.test", ca_file=missing).open()
+
+
+async def test_the_words_of_pool_users_reach_those_who_act_by_them() -> None:
+    made = manager(min_connections=2, max_idle=3, max_lifetime=60, keepalive=1.5)
+    assert (made._rules.min_connections, made._rules.max_idle, made._rules.max_lifetime) == (2, 3, 60)
+    assert made._config.limits.keepalive == 1.5
+    assert manager(max_lifetime=None)._rules.expiry(0.0, 0.5) == float("inf")
+
+
+async def test_min_connections_are_opened_in_the_background() -> None:
+    gateway = FakeGateway()
+    async with manager(gateway, min_connections=2) as trunk:
+        assert gateway.dials == 0
+        await until(lambda: trunk.stats().connections.ready == 2)
+        await trunk.open()
+        assert gateway.dials == 2
+        assert all(connection.is_kept for connection in gateway.connections)
 
 
 async def test_a_stream_carries_any_protocol() -> None:

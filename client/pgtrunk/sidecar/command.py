@@ -17,6 +17,7 @@ from pgtrunk.errors import UsageError
 from pgtrunk.manager import StreamManager
 from pgtrunk.sidecar.endpoint import parse_endpoint
 from pgtrunk.sidecar.loops import run
+from pgtrunk.sidecar.metrics import metrics_endpoint, serve_metrics
 from pgtrunk.sidecar.server import Sidecar
 
 if TYPE_CHECKING:
@@ -63,18 +64,39 @@ def _add_listening(parser: argparse.ArgumentParser) -> None:
         help="listen beyond loopback too: whoever gets there is heard, and what is said is not encrypted",
     )
     parser.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="tell Prometheus there what the trunk does, at /metrics; needs pgtrunk[prometheus]",
+    )
+    parser.add_argument(
         "--shutdown-timeout", metavar="SECONDS", type=float, default=60.0, help="wait of SIGTERM, default: 60"
     )
 
 
 def _add_trunk(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the trunk")
+    group.add_argument(
+        "--min-connections", metavar="N", type=int, default=0, help="QUIC connections to keep open, default: 0"
+    )
     group.add_argument("--connections", metavar="N", type=int, default=4, help="QUIC connections at most, default: 4")
     group.add_argument(
         "--streams-per-connection", metavar="N", type=int, default=100, help="sessions on each at most, default: 100"
     )
     group.add_argument(
         "--acquire-timeout", metavar="SECONDS", type=float, default=10.0, help="wait for a stream, default: 10"
+    )
+    group.add_argument(
+        "--max-idle", metavar="SECONDS", type=float, default=5.0, help="keep others unused so long, default: 5"
+    )
+    group.add_argument(
+        "--max-lifetime",
+        metavar="SECONDS",
+        type=lifetime,
+        default=3600.0,
+        help="replace a connection that is so old, never: 0, default: 3600",
+    )
+    group.add_argument(
+        "--keepalive", metavar="SECONDS", type=float, default=2.0, help="silence before a PING, default: 2"
     )
     group.add_argument(
         "--connect-timeout", metavar="SECONDS", type=float, default=5.0, help="for a QUIC connection, default: 5"
@@ -88,6 +110,10 @@ def _add_trunk(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="whether small messages are sent twice while packets are lost, default: auto",
     )
+
+
+def lifetime(text: str) -> float | None:
+    return float(text) or None
 
 
 def _add_certificates(parser: argparse.ArgumentParser) -> None:
@@ -127,10 +153,14 @@ def _raise_file_limit() -> None:
 def _manager(arguments: argparse.Namespace) -> StreamManager:
     return StreamManager(
         arguments.gateway,
+        min_connections=arguments.min_connections,
         connections=arguments.connections,
         streams_per_connection=arguments.streams_per_connection,
         acquire_timeout=arguments.acquire_timeout,
+        max_idle=arguments.max_idle,
+        max_lifetime=arguments.max_lifetime,
         connect_timeout=arguments.connect_timeout,
+        keepalive=arguments.keepalive,
         ca_file=arguments.ca,
         server_name=arguments.server_name,
         cert_file=arguments.cert,
@@ -143,11 +173,14 @@ def _manager(arguments: argparse.Namespace) -> StreamManager:
 
 async def _serve(arguments: argparse.Namespace) -> None:
     endpoints = [parse_endpoint(text) for text in arguments.listen]
+    metrics = metrics_endpoint(arguments.metrics)
     signals = _signals()
     async with (
         _manager(arguments) as manager,
         Sidecar(manager, endpoints, allow_remote=arguments.dangerously_allow_remote_clients) as sidecar,
+        contextlib.AsyncExitStack() as stack,
     ):
+        stack.enter_context(serve_metrics(metrics, manager))
         places = " and ".join(map(str, sidecar.endpoints))
         logger.info("listening at %s, for the gateway %s", places, arguments.gateway)
         first = await signals.get()
