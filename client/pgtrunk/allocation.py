@@ -108,14 +108,17 @@ class Allocation(Generic[W]):
         link.give_back(slot, now)
         return self.decide(now)
 
-    def connected(self, number: int, peer: Peer, now: float, jitter: float) -> tuple[Decision[W], ...]:
-        """A dialled connection is ready."""
+    def connected(
+        self, number: int, peer: Peer, now: float, jitter: float, *, early: bool = False
+    ) -> tuple[Decision[W], ...]:
+        """A dialled connection is ready; ``early``: though the gateway has not answered, see `answered`."""
         link = self.links.get(number)
         if link is None:
             return ()
         link.ready(peer, now)
         link.expires_at = self.rules.expiry(now, jitter)
-        self.reach.reached()
+        if not early:
+            self.reach.reached()
         self._need.expected = max(1, link.room)
         old = None if link.replaces is None else self.links.get(link.replaces)
         if old is None or old.is_leaving:
@@ -127,6 +130,11 @@ class Allocation(Generic[W]):
         """A dialled connection did not come to be."""
         self.links.pop(number, None)
         self._count_failure(cause, now, jitter)
+        return self.decide(now)
+
+    def answered(self, now: float) -> tuple[Decision[W], ...]:
+        """The gateway has answered on a connection that was early. If it ends without that, it has `failed`."""
+        self.reach.reached()
         return self.decide(now)
 
     def leave(self, number: int, now: float, delay: float) -> tuple[Decision[W], ...]:

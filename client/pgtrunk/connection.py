@@ -20,8 +20,10 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 class Connection(Protocol):
-    """A QUIC connection whose handshake is done."""
+    """A QUIC connection whose handshake is done, or need not be waited for."""
 
+    on_open: Callable[[], None] | None
+    """Called once where it was early, when the gateway has answered."""
     on_credit: Callable[[], None] | None
     """Called when the gateway allows more streams."""
     on_lost: Callable[[BaseException], None] | None
@@ -42,6 +44,12 @@ class Connection(Protocol):
 
     @property
     def is_alive(self) -> bool: ...
+
+    @property
+    def is_early(self) -> bool:
+        """Whether it is only taken to be open: the gateway has not answered, and nothing that it was told has had an
+        effect. It stays so where the connection ends before."""
+        ...
 
     @property
     def is_suspect(self) -> bool:

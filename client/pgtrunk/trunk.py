@@ -91,6 +91,8 @@ class Trunk:
         """Called when a connection is lost that was in use; returns whether there is somewhere else to go at once."""
         self.on_leave: Callable[[Connection], None] | None = None
         """Called when the gateway has asked for a connection to be left."""
+        self.on_answer: Callable[[Connection], None] | None = None
+        """Called when the gateway has answered on a connection that was taken to be open before (``is_early``)."""
 
     def check(self) -> None:
         """Raises `UsageError` on another loop or after a fork, `TrunkClosed` once `close` was called."""
@@ -298,15 +300,32 @@ class Trunk:
             self._failed(link, SessionLost(f"the connection to {self.gateway} was lost at once"))
             return
         self._connections[link] = connection
-        self.counters.connections_opened += 1
-        self.counters.reconnects += self._cut_off
-        self._cut_off = False
-        logger.info("%s: connection %d is open", self.gateway, link)
-        self._act(self._core.connected(link, connection, self._loop.time(), random()))
+        early = connection.is_early
+        if early:
+            logger.debug("%s: connection %d begins with early data", self.gateway, link)
+            connection.on_open = partial(self._answered, link)
+        else:
+            self._count_open(link)
+        self._act(self._core.connected(link, connection, self._loop.time(), random(), early=early))
         if connection.leave is not None:
             self._leave(link, connection.leave)
         if connection.is_suspect:
             self._suspect(link, silent=True)
+
+    def _count_open(self, link: int) -> None:
+        self.counters.connections_opened += 1
+        self.counters.reconnects += self._cut_off
+        self._cut_off = False
+        logger.info("%s: connection %d is open", self.gateway, link)
+
+    def _answered(self, link: int) -> None:
+        """The gateway has answered on a connection that was early."""
+        connection = self._connections.get(link)
+        if connection is not None:
+            self._count_open(link)
+            if self.on_answer is not None:
+                self.on_answer(connection)
+            self._act(self._core.answered(self._loop.time()))
 
     def _leave(self, link: int, goaway: Goaway) -> None:
         """The gateway asks for a connection to be left. Asked again, it is only the time that may have changed."""
@@ -365,6 +384,12 @@ class Trunk:
         if connection is None:
             return
         self.counters.gone(connection.figures())
+        if connection.is_early:
+            # It was never open, and what its sessions have sent has had no effect.
+            if self.on_lost is not None:
+                self.on_lost(connection, error)
+            self._failed(link, error)
+            return
         elsewhere = False
         known = self._core.links.get(link)
         if known is not None and known.is_leaving:
@@ -385,6 +410,7 @@ class Trunk:
 
     def _say_farewell(self, connection: Connection) -> None:
         connection.on_credit = connection.on_lost = connection.on_leave = connection.on_suspect = None
+        connection.on_open = None
         connection.close()
         self.counters.gone(connection.figures())
         task = self._loop.create_task(connection.wait_closed(), name=f"pgtrunk farewell {self.gateway}")

@@ -106,6 +106,8 @@ class FakeConnection:
         self.leave: Goaway | None = None
         self.on_suspect: Callable[[bool], None] | None = None
         self.is_suspect = False
+        self.on_open: Callable[[], None] | None = None
+        self.is_early = False
         self.is_kept = False
         self.is_alive = True
         self.allowed = gateway.max_streams
@@ -149,6 +151,12 @@ class FakeConnection:
         if self.on_leave is not None:
             self.on_leave(goaway)
 
+    def answer(self) -> None:
+        """The gateway answers on a connection that was early."""
+        self.is_early = False
+        if self.on_open is not None:
+            self.on_open()
+
     def suspect(self, silent: bool = True) -> None:
         """The gateway owes an answer, or has given one again."""
         self.is_suspect = silent
@@ -187,6 +195,7 @@ class FakeGateway:
         self.max_streams = max_streams
         self.script: deque[BaseException | asyncio.Future[None] | None] = deque()
         self.connections: list[FakeConnection] = []
+        self.makes: Callable[[FakeGateway], FakeConnection] = FakeConnection
         self.dials = 0
         self.dialled: list[Address | None] = []
         """Where to: None is its own address."""
@@ -203,7 +212,7 @@ class FakeGateway:
             await step
         # A handshake takes a turn of the loop at least.
         await asyncio.sleep(0)
-        connection = FakeConnection(self)
+        connection = self.makes(self)
         self.connections.append(connection)
         return connection
 
