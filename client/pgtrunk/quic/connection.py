@@ -2,8 +2,8 @@
 ACKs.
 
 The layers, each in its file and each a subclass of the one before: streams.py, acks.py, then receiving.py, sending.py
-(upon tail.py and short.py), timers.py and early_flight.py side by side, and upon sending and timers probing.py. No
-socket, no loop, no clock: ``now`` is an argument, datagrams go in and come out.
+(upon tail.py and short.py), timers.py and early_flight.py side by side, and upon sending and timers probing.py,
+then migrating.py. No socket, no loop, no clock: ``now`` is an argument, datagrams go in and come out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 
 from .early_flight import EarlyFlight
-from .probing import Probing
+from .migrating import Migrating
 from .receiving import Receiving
 
 __all__ = ["Connection"]
@@ -21,7 +21,7 @@ __all__ = ["Connection"]
 logging.getLogger("quic").addHandler(logging.NullHandler())
 
 
-class Connection(EarlyFlight, Probing, Receiving):
+class Connection(EarlyFlight, Migrating, Receiving):
     """See ``StreamTable`` for the arguments and ``ConnectionDriver`` for what drives it."""
 
     def __repr__(self) -> str:

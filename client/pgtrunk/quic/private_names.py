@@ -46,7 +46,8 @@ REQUIRED: Mapping[str, str] = {
         "TRANSPORT_CLOSE_FRAME_CAPACITY stream_is_client_initiated stream_is_unidirectional"
     ),
     "aioquic.quic.connection:QuicConnection": (
-        "_QuicConnection__frame_handlers _ack_delay _local_ack_delay_exponent _loss_at _on_ack_delivery _peer_cid "
+        "_QuicConnection__frame_handlers _ack_delay _add_network_path _handle_path_response_frame _peer_cid_available "
+        "_retire_peer_cid _send_probing_frames _local_ack_delay_exponent _loss_at _on_ack_delivery _peer_cid "
         "_remote_max_idle_timeout _remote_preferred_address _version _ack_eliciting_sent_since_receipt "
         "_assert_stream_can_send _close_at _close_end _close_event _close_pending _configuration _confirm_handshake "
         "_crypto_buffers _crypto_streams _cryptos _events _get_or_create_stream _handle_ack_frame "
@@ -67,7 +68,8 @@ REQUIRED: Mapping[str, str] = {
         "_write_path_response_frame _write_ping_frame _write_retire_connection_id_frame host_cid"
     ),
     "aioquic.quic.connection:QuicNetworkPath": (
-        "addr bytes_received bytes_sent is_validated local_challenge_sent remote_challenges validation_deadline"
+        "addr bytes_received bytes_sent is_validated local_challenge_sent peer_cid remote_challenges "
+        "validation_deadline"
     ),
     "aioquic.quic.connection:Limit": "frame_type sent used value",
     "aioquic.quic.connection:QuicConnectionId": "cid sequence_number stateless_reset_token was_sent",
@@ -84,7 +86,7 @@ REQUIRED: Mapping[str, str] = {
         "sender stream_id"
     ),
     "aioquic.quic.recovery:QuicPacketRecovery": (
-        "_cc _pacer _pto_count _rtt_initialized _rtt_latest _rtt_min _rtt_smoothed _rtt_variance "
+        "_cc _pacer _pto_count _rtt_initial _rtt_initialized _rtt_latest _rtt_min _rtt_smoothed _rtt_variance "
         "_time_of_last_sent_ack_eliciting_packet bytes_in_flight congestion_window get_probe_timeout max_ack_delay "
         "_on_packets_lost on_packet_sent peer_completed_address_validation spaces"
     ),

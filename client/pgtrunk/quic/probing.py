@@ -60,13 +60,15 @@ class Probing(Timers, Sending):
     # -- probes
 
     def _add_probe(self, datagrams: list[tuple[bytes, NetworkAddress]], now: float) -> None:
-        """Called after a flush that filled a datagram, or when the search wants to go on."""
+        """Add the probe that is due, if one is; called with a flush, once ``_probe_due`` is set."""
         self._probe_due = False
         path = self._network_paths[0]
         if not self._handshake_confirmed or not path.is_validated:
             return
         search = self.search
-        search.filled(now)
+        if self._filled:
+            self._filled = False
+            search.filled(now)
         size = search.probe
         if not size:
             return
@@ -114,7 +116,7 @@ class Probing(Timers, Sending):
             self._max_datagram_size = size
             self.pacer.resize(size)
             self._reno.resize(size)
-        self._probe_due = bool(self.search.probe)
+        self._probe_due = self._probe_due or bool(self.search.probe)
         self._set_chores()
 
     def _set_chores(self) -> None:

@@ -65,7 +65,7 @@ class Receiving(Acknowledging):
             self._usual_start is not None
             and data.startswith(self._usual_start, 1)
             and not data[0] & 0x80
-            and self._network_paths[0].addr == addr
+            and (self._network_paths[0].addr is addr or self._network_paths[0].addr == addr)
             and self._network_paths[0].is_validated
         ):
             self._receive_short(data, now)
@@ -77,7 +77,11 @@ class Receiving(Acknowledging):
         super().receive_datagram(data, addr, now)
         if self._close_at != before:
             self.heard_at = now
+        self._note_paths(now)
         self._usual_start = self._find_usual_start(data)
+
+    def _note_paths(self, now: float) -> None:
+        """See which path is in use now."""
 
     def _find_usual_start(self, data: bytes) -> bytes | None:
         """Return the connection id of packets that may go the short way, None where none may yet.

@@ -8,12 +8,15 @@ whatever leaves anyway, and no packet is started just to find that there is noth
 from __future__ import annotations
 
 from enum import Enum, auto
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from aioquic.buffer import size_uint_var
 from aioquic.quic.connection import (
+    ACK_FRAME_CAPACITY,
     CONNECTION_LIMIT_FRAME_CAPACITY,
     MAX_STREAM_DATA_FRAME_CAPACITY,
+    PATH_CHALLENGE_FRAME_CAPACITY,
     RESET_STREAM_FRAME_CAPACITY,
     STOP_SENDING_FRAME_CAPACITY,
 )
@@ -22,6 +25,7 @@ from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilderStop
 from aioquic.tls import Epoch
 
 from .keys import PACKETS_PER_KEY
+from .pmtu import BASE
 from .recovery import BytePacer, FlooredReno
 from .short import ShortWay
 from .tail import Repeating
@@ -70,10 +74,24 @@ class Sending(Repeating, ShortWay):
         self._acks_alone = 0
         self._renew_keys_at = PACKETS_PER_KEY
         self._limits_due = False
-        size = self._max_datagram_size
-        self._loss._cc = FlooredReno(max_datagram_size=size, floor=self.limits.congestion_floor, watcher=self)
-        self.pacer = BytePacer(max_datagram_size=size, congestion=self._loss._cc)
-        self._loss._pacer = self.pacer
+        self._challenge_was_small = False
+        """Whether the last challenge to the path in use was in a datagram of less than ``BASE`` octets."""
+        self._challenged_at = 0.0
+        self._begin_congestion()
+
+    def _begin_congestion(self, first: int | None = None) -> None:
+        """Nothing is known of the path, by which packets have left from number ``first`` on; None: none has."""
+        size, loss = self._max_datagram_size, self._loss
+        loss._cc = FlooredReno(max_datagram_size=size, floor=self.limits.congestion_floor, watcher=self)
+        self.pacer = loss._pacer = BytePacer(max_datagram_size=size, congestion=loss._cc)
+        self._pacing_at = None
+        if first is None:
+            return
+        sent = self._app_space.sent_packets.values()
+        loss._cc.bytes_in_flight = sum(p.sent_bytes for p in sent if p.in_flight and p.packet_number >= first)
+        loss._rtt_initialized = False
+        loss._rtt_latest = loss._rtt_smoothed = loss._rtt_variance = 0.0
+        loss._rtt_min = inf
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, NetworkAddress]]:
         """Return (datagram, address) pairs. Free where nothing is due, as after each ACK that came alone."""
@@ -102,6 +120,8 @@ class Sending(Repeating, ShortWay):
             self.request_key_update()
         space = self._app_space
         size = self._max_datagram_size
+        if not network_path.is_validated:
+            self._make_room_for_challenge(builder, network_path)
         while True:
             control, data = self._has_control(now), bool(self._ready)
             ack = packet_type is QuicPacketType.ONE_RTT and space.ack_at is not None
@@ -118,7 +138,7 @@ class Sending(Repeating, ShortWay):
                 control = data = False
                 if not is_due:
                     return
-            if ack:
+            if ack and (len(space.ack_queue) == 1 or not self._has_little_room(builder, network_path)):
                 self._write_ack_frame(builder, space, now)
             try:
                 if control:
@@ -134,10 +154,22 @@ class Sending(Repeating, ShortWay):
             self._count_ack_alone(builder, alone=not (control or data))
             self.pacer.charge(size - builder.remaining_buffer_space)
 
+    def _make_room_for_challenge(self, builder: QuicPacketBuilder, path: QuicNetworkPath) -> None:
+        """A peer that has moved while the window was full of what went to its old address is asked at once."""
+        if not path.local_challenge_sent and builder.max_flight_bytes is not None:
+            builder.max_flight_bytes = max(builder.max_flight_bytes, BASE)
+
+    def _has_little_room(self, builder: QuicPacketBuilder, path: QuicNetworkPath) -> bool:
+        """Whether all ranges of an ACK could take the room of a challenge."""
+        return not (path.is_validated or path.local_challenge_sent) and builder.remaining_flight_space < BASE >> 1
+
     def _least_packet(self, builder: QuicPacketBuilder) -> int:
         """Octets of window that are worth a packet. Half a datagram, or messages would be cut to fit the window's last
         bytes; less where no ACK would come to open it, or an unvalidated path's limit is the reason."""
-        if builder.max_total_bytes is not None or not self._loss.bytes_in_flight:
+        if builder.max_total_bytes is not None:
+            # The least packet of a peer that has moved, a PING, lets 87 octets leave; the challenge must be among them.
+            return ACK_FRAME_CAPACITY + PATH_CHALLENGE_FRAME_CAPACITY
+        if not self._loss.bytes_in_flight:
             return LEAST_FRAGMENT
         return self._max_datagram_size >> 1
 
@@ -204,6 +236,8 @@ class Sending(Repeating, ShortWay):
     def _write_path_frames(self, builder: QuicPacketBuilder, path: QuicNetworkPath, now: float) -> None:
         if not (path.is_validated or path.local_challenge_sent):
             self._write_path_challenge_frame(builder, path)
+            self._challenge_was_small = builder._flight_capacity < BASE
+            self._challenged_at = now
             if path.validation_deadline is None:
                 # RFC 9000 section 8.2.4: three times the larger of the current and of a new path's probe timeout.
                 timeout = max(self._loss.get_probe_timeout(), 2 * self._configuration.initial_rtt)
@@ -289,7 +323,7 @@ class Sending(Repeating, ShortWay):
                 if fill is Fill.FULL:
                     return
                 if fill is Fill.SERVED:
-                    self._probe_due = True
+                    self._filled = self._probe_due = True
                     ready.rotate(-1)
                     return
                 if fill is Fill.BLOCKED and self._remote_max_data_used >= self._remote_max_data:

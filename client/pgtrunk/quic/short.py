@@ -116,8 +116,10 @@ class ShortWay(StreamTable):
     """The part of a connection that turns what is to be sent into datagrams."""
 
     _short_builder: ShortBuilder | None = None
+    _filled = False
+    """Whether a datagram was filled since ``_add_probe`` was called last."""
     _probe_due = False
-    """Whether a probe of the path's size may be due, see probing.py: a datagram was filled, or a search goes on."""
+    """Whether ``_add_probe`` is to be called: a datagram was filled, or a probe of a path or its size is due."""
 
     def _datagrams(self, now: float) -> list[tuple[bytes, NetworkAddress]]:
         if (

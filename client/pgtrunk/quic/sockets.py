@@ -16,7 +16,7 @@ from pgtrunk.quic.steering import encode, program
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["AddressInfo", "bind_all", "bind_group", "is_wildcard", "join", "like", "steer", "tune"]
+__all__ = ["AddressInfo", "bind_all", "bind_group", "forbids_fragments", "is_wildcard", "join", "like", "steer", "tune"]
 
 AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
 """One answer of ``getaddrinfo``."""
@@ -24,8 +24,17 @@ AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
 PORT_ATTEMPTS = 16
 """Times that a free port is looked for which is free on every address, where any port will do."""
 
-# Linux's numbers, which Python's socket module does not have.
-_IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE = 10, 23, 3
+# Numbers that Python's socket module does not have.
+_DONT_FRAGMENT = {
+    "linux": ((10, 3), (23, 3)),
+    "darwin": ((28, 1), (62, 1)),
+    "freebsd": ((67, 1), (62, 1)),
+    "win": ((14, 1), (14, 1)),
+}
+"""IPv4's option and its value, then IPv6's: IP_MTU_DISCOVER with IP_PMTUDISC_PROBE, elsewhere IP_DONTFRAG by its names.
+PROBE sets the bit, and does not listen to what ICMP says of the path: a forged message could otherwise make the
+kernel refuse our smallest datagrams."""
+
 _SO_ATTACH_REUSEPORT_CBPF = 51
 _SOCK_FPROG = Struct("@HP")
 """How many instructions, and where they are: ``struct sock_fprog``."""
@@ -60,18 +69,29 @@ def _resize(sock: socket.socket, option: int, size: int) -> int:
 
 
 def _forbid_fragments(sock: socket.socket) -> None:
-    """Sets the don't-fragment bit (RFC 9000 section 14).
+    """Sets the don't-fragment bit (RFC 9000 section 14)."""
+    level, option, value = _dont_fragment(sock)
+    if option:
+        with suppress(OSError):
+            sock.setsockopt(level, option, value)
 
-    By PMTUDISC_PROBE, which does not listen to what ICMP says of the path: a forged message could otherwise make the
-    kernel refuse our smallest datagrams.
-    """
-    if sys.platform != "linux":
-        return
-    with suppress(OSError):
-        if sock.family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE)
-        else:
-            sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_PROBE)
+
+def forbids_fragments(sock: socket.socket) -> bool:
+    """Says whether a datagram that is too large for the path is lost, or refused, instead of sent in fragments: only
+    then does one that arrives prove anything of the path."""
+    level, option, value = _dont_fragment(sock)
+    if not option:
+        return False
+    try:
+        return sock.getsockopt(level, option) == value
+    except OSError:
+        return False
+
+
+def _dont_fragment(sock: socket.socket) -> tuple[int, int, int]:
+    """Level, option and value; option 0 where this platform has none that we know."""
+    ipv4, ipv6 = _DONT_FRAGMENT.get(sys.platform.rstrip("0123456789"), ((0, 0), (0, 0)))
+    return (socket.IPPROTO_IPV6, *ipv6) if sock.family == socket.AF_INET6 else (socket.IPPROTO_IP, *ipv4)
 
 
 def bind_all(infos: Sequence[AddressInfo]) -> list[socket.socket]:

@@ -9,6 +9,7 @@ network would, and QUIC sends it again.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import sys
 from dataclasses import dataclass
@@ -106,8 +107,8 @@ class Endpoint(Protocol):
         """The path that a datagram took which came to a socket of another worker, at the same address."""
         ...
 
-    def send(self, data: bytes, path: Path) -> None:
-        """Sends a datagram, or drops it; never waits and never raises."""
+    def send(self, data: bytes, path: Path) -> bool:
+        """Sends a datagram, or drops it; never waits and never raises. False: the kernel takes none of that size."""
         ...
 
     def deafen(self) -> None:
@@ -155,14 +156,15 @@ class AddressEndpoint(asyncio.DatagramProtocol):
             path = self.path(addr, b"")
         self._receive(data, path)
 
-    def send(self, data: bytes, path: Path) -> None:
+    def send(self, data: bytes, path: Path) -> bool:
         # On the socket itself: the transport would queue, without a bound, what the kernel does not take.
         try:
             self._sock.sendto(data, path)
-        except OSError:
+        except OSError as exc:
             self._counters.send_dropped += 1
-        else:
-            self._counters.sent += 1
+            return exc.errno != errno.EMSGSIZE
+        self._counters.sent += 1
+        return True
 
     def deafen(self) -> None:
         transport, self._transport = self._transport, None
@@ -246,14 +248,15 @@ class WildcardEndpoint:
                 return _ipv6_source(data) if self._is_ipv6 else _ipv4_source(data)
         return b""
 
-    def send(self, data: bytes, path: Path) -> None:
+    def send(self, data: bytes, path: Path) -> bool:
         control = [(*self._control, path.local)] if path.local else []
         try:
             self._sock.sendmsg([data], control, 0, path)  # type: ignore[arg-type]  # a Path is an address, as a tuple
-        except OSError:
+        except OSError as exc:
             self._counters.send_dropped += 1
-        else:
-            self._counters.sent += 1
+            return exc.errno != errno.EMSGSIZE
+        self._counters.sent += 1
+        return True
 
     def deafen(self) -> None:
         self._loop.remove_reader(self._sock)
