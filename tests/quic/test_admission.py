@@ -39,7 +39,19 @@ def test_never_asks_nobody_and_drops_above_the_limits() -> None:
     fill(gate, [bytes([n]) for n in range(28)], proved=False)
     assert gate.half_open == 40
     assert gate.judge(THERE, proved=False) is Verdict.DROP
-    assert gate.judge(THERE, proved=True) is Verdict.DROP
+    # Who has shown its address is real, and may have its turn.
+    assert gate.judge(THERE, proved=True) is Verdict.WAIT
+    assert not gate.may_begin(THERE, proved=True)
+
+
+def test_who_waits_counts_for_those_who_have_not_shown_their_address() -> None:
+    gate = admission()
+    assert gate.judge(HERE, proved=False, waiting=9) is Verdict.ADMIT
+    assert gate.judge(HERE, proved=False, waiting=10) is Verdict.RETRY
+    gate = admission("never")
+    assert gate.judge(HERE, proved=False, waiting=39) is Verdict.ADMIT
+    assert gate.judge(HERE, proved=False, waiting=40) is Verdict.DROP
+    assert gate.judge(HERE, proved=True, waiting=4000) is Verdict.ADMIT
 
 
 def test_auto_asks_when_it_gets_crowded_and_keeps_room_for_those_who_show() -> None:
@@ -59,7 +71,9 @@ def test_a_forged_address_does_not_lock_its_owner_out() -> None:
     gate = admission()
     fill(gate, [HERE] * 100, proved=False)
     assert gate.judge(HERE, proved=False) is Verdict.RETRY
-    assert fill(gate, [HERE] * 13, proved=True) == [Verdict.ADMIT] * 12 + [Verdict.DROP]
+    assert fill(gate, [HERE] * 13, proved=True) == [Verdict.ADMIT] * 12 + [Verdict.WAIT]
+    assert not gate.may_begin(HERE, proved=True)
+    assert gate.may_begin(THERE, proved=True)
 
 
 def test_what_ends_makes_room() -> None:

@@ -28,9 +28,9 @@ class AdmissionLimits:
     retry: RetryMode = "auto"
     """Whether a client must show its address first: always, never, or as soon as ``retry_above`` are half open."""
     max_half_open: int = 512
-    """Handshakes in progress, in all. Above it new ones are dropped without an answer."""
+    """Handshakes in progress, in all. Above it new ones wait, if their address is shown, or are dropped."""
     max_half_open_per_address: int = 128
-    """Handshakes in progress from one IPv4 address or one IPv6 /64. Above it new ones are dropped."""
+    """Handshakes in progress from one IPv4 address or one IPv6 /64. Above it new ones wait or are dropped, too."""
 
     @property
     def retry_above(self) -> int:
@@ -48,6 +48,8 @@ class Verdict(Enum):
 
     ADMIT = auto()
     RETRY = auto()
+    WAIT = auto()
+    """Its address is shown, and too many others are in progress."""
     DROP = auto()
 
 
@@ -76,21 +78,33 @@ class Admission:
         """Handshakes in progress."""
         return self._total
 
-    def judge(self, site: bytes, *, proved: bool) -> Verdict:
-        """Says what becomes of a handshake that ``site`` wants to begin; ``proved`` if a token showed its address."""
-        limits = self.limits
-        if self._total >= limits.max_half_open:
-            return Verdict.DROP
-        if not proved and self._must_prove(site):
-            return Verdict.RETRY
-        greedy = self._half_open[HalfOpen(site, proved)] >= limits.max_half_open_per_address
-        return Verdict.DROP if greedy else Verdict.ADMIT
+    @property
+    def is_full(self) -> bool:
+        """Whether nobody can be admitted until a handshake is over."""
+        return self._total >= self.limits.max_half_open
 
-    def _must_prove(self, site: bytes) -> bool:
+    def judge(self, site: bytes, *, proved: bool, waiting: int = 0) -> Verdict:
+        """Says what becomes of a handshake that ``site`` wants to begin; ``proved`` if a token showed its address;
+        ``waiting``: how many others may begin before it."""
+        crowded = Verdict.WAIT if proved else Verdict.DROP
+        if not proved and self._must_prove(site, waiting):
+            return Verdict.RETRY
+        if self.is_full or (not proved and self._total + waiting >= self.limits.max_half_open):
+            return crowded
+        return crowded if self._is_greedy(site, proved=proved) else Verdict.ADMIT
+
+    def may_begin(self, site: bytes, *, proved: bool) -> bool:
+        """Whether it is the turn of one that has waited."""
+        return not self.is_full and not self._is_greedy(site, proved=proved)
+
+    def _is_greedy(self, site: bytes, *, proved: bool) -> bool:
+        return self._half_open[HalfOpen(site, proved)] >= self.limits.max_half_open_per_address
+
+    def _must_prove(self, site: bytes, waiting: int) -> bool:
         limits = self.limits
         if limits.retry != "auto":
             return limits.retry == "always"
-        crowded = self._total >= limits.retry_above
+        crowded = self._total + waiting >= limits.retry_above
         return crowded or self._half_open[HalfOpen(site, proved=False)] >= limits.unproved_per_address
 
     def begin(self, site: bytes, *, proved: bool) -> HalfOpen:

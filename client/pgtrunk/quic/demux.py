@@ -1,10 +1,9 @@
 """Which connection a datagram belongs to, and what becomes of those that belong to none.
 
 Short headers are looked up by the eight octets that we issued, without parsing; long ones by their destination id. An
-Initial packet of no known connection may begin one, if ``Admission`` agrees; it may be sent to prove its address first
-(Retry), be refused, or be dropped. What belongs to another worker is handed on to it, once; to what belongs to a
-connection that is gone the answer is a stateless reset. Anything else is dropped. No sockets and no clocks: datagrams
-and paths come in, answers go out through ``reply``, connections are made by ``open``.
+Initial packet of no known connection may begin one, see ``Reception``. What belongs to another worker is handed on to
+it, once; to what belongs to a connection that is gone the answer is a stateless reset. Anything else is dropped. No
+sockets and no clocks: datagrams and paths come in, answers go out through ``reply``, connections are made by ``open``.
 """
 
 from __future__ import annotations
@@ -13,32 +12,22 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from aioquic.buffer import Buffer  # type: ignore[attr-defined]  # its public home, though it only re-exports it
-from aioquic.quic.packet import QuicErrorCode, QuicHeader, QuicPacketType, pull_quic_header
-
-from pgtrunk.quic.admission import Admission, HalfOpen, RateLimit, Verdict, site_of
 from pgtrunk.quic.config import CID_LENGTH
-from pgtrunk.quic.retry import RetryTokens, packed_address
-from pgtrunk.quic.sealing import NONCE_SIZE
-from pgtrunk.quic.stateless import (
-    FIRST_DATAGRAM_SIZE,
-    VERSIONS,
-    close_packet,
-    retry_packet,
-    version_negotiation_packet,
-)
+from pgtrunk.quic.reception import Opening, Reception, read_initial
+from pgtrunk.quic.stateless import FIRST_DATAGRAM_SIZE, VERSIONS, version_negotiation_packet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pgtrunk.quic.admission import Admission
     from pgtrunk.quic.reset import Resets
+    from pgtrunk.quic.retry import RetryTokens
     from pgtrunk.quic.udp import Path
 
 __all__ = [
     "Demultiplexer",
     "DemuxCounters",
     "LongHeader",
-    "Opening",
     "Routed",
     "Surroundings",
     "is_late",
@@ -46,12 +35,6 @@ __all__ = [
 ]
 
 LONG_HEADER = 0x80
-MIN_FIRST_ID = 8
-"""Octets that a client's first destination id must have (RFC 9000 section 7.2)."""
-
-REFUSALS_PER_SECOND = 200.0
-"""Closes in answer to Initial packets: each costs a derivation of keys, some ten times what Retry costs."""
-
 _VERSION_NEGOTIATION = 0
 _PACKET_TYPE, _HANDSHAKE = 0x30, 0x20
 """Where version 1 has a long header's type, and one of them (RFC 9000 section 17.2)."""
@@ -68,7 +51,7 @@ class DemuxCounters:
     negotiated: int = 0
     """Version negotiation packets sent."""
     over_limit: int = 0
-    """First packets dropped because too many handshakes are half open, in all or from one address."""
+    """First packets dropped because too many handshakes are half open or wait, in all or from one address."""
     unknown: int = 0
     """Packets to a connection id that is not, or no longer, in use here."""
     resets: int = 0
@@ -87,20 +70,6 @@ class LongHeader:
     version: int
     destination_id: bytes
     source_id: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """A connection that a client may begin."""
-
-    destination_id: bytes
-    """Where its first packets go, until it knows an id of ours."""
-    original_id: bytes
-    """Where its very first packet went: the same, unless it was sent to prove its address."""
-    retry_id: bytes | None
-    """The id that our Retry packet gave it; None where there was none."""
-    half_open: HalfOpen
-    """Its entry in the admission's count; whoever opens it ends it."""
 
 
 class Routed(Protocol):
@@ -137,6 +106,8 @@ class Surroundings:
     """Hands a datagram to the worker that its connection id, which is not known here, leads to. False: to this one."""
     resets: Resets | None = None
     """What answers packets to ids that nobody has; None leaves them without an answer."""
+    later: Callable[[], object] | None = None
+    """Has ``reception.next_turn`` called in the event loop's next turn; without it nobody waits for one."""
 
 
 class Demultiplexer:
@@ -144,12 +115,9 @@ class Demultiplexer:
 
     def __init__(self, admission: Admission, tokens: RetryTokens, world: Surroundings) -> None:
         self.counters = DemuxCounters()
-        self.is_accepting = True
-        """Whether connections may begin; those there are go on either way."""
-        self._admission = admission
-        self._tokens = tokens
+        self.reception = Reception(admission, tokens, world, self.counters, self._begin)
+        """Who receives first packets."""
         self._world = world
-        self._refusals = RateLimit(REFUSALS_PER_SECOND)
         self._routes: dict[bytes, Routed] = {}
         self._ids: defaultdict[Routed, set[bytes]] = defaultdict(set)
 
@@ -245,85 +213,25 @@ class Demultiplexer:
         self._world.reply(answer, path)
 
     def _first(self, destination_id: bytes, data: bytes, path: Path) -> None:
-        initial = _read_initial(data)
-        if initial is None and is_late(data):
+        initial = read_initial(data)
+        if initial is not None:
+            self.reception.first(initial, data, path)
+        elif self.reception.also(destination_id, data, path):
+            # Early data, mostly.
+            pass
+        elif is_late(data):
             # Its sender knows our id, and may know its token: there is no use in waiting for the rest of a handshake.
             self._unknown(destination_id, data, path)
-        elif initial is None:
+        else:
             self.counters.unknown += 1
-        elif not self.is_accepting or not self._world.has_room():
-            self._refuse(initial, path, QuicErrorCode.CONNECTION_REFUSED)
-        elif not initial.token:
-            self._judge(initial, data, path, None)
-        else:
-            original_id = self._tokens.take(
-                initial.token, path, destination_id=initial.destination_cid, now=self._world.clock()
-            )
-            if original_id is None:
-                self._refuse(initial, path, QuicErrorCode.INVALID_TOKEN)
-            else:
-                self._judge(initial, data, path, original_id)
 
-    def _judge(self, initial: QuicHeader, data: bytes, path: Path, original_id: bytes | None) -> None:
-        site = site_of(packed_address(path))
-        proved = original_id is not None
-        verdict = self._admission.judge(site, proved=proved)
-        if verdict is Verdict.DROP:
-            self.counters.over_limit += 1
-        elif verdict is Verdict.RETRY:
-            self._ask_to_retry(initial, path)
-        else:
-            self._open(initial, data, path, original_id, self._admission.begin(site, proved=proved))
-
-    def _open(
-        self, initial: QuicHeader, data: bytes, path: Path, original_id: bytes | None, half_open: HalfOpen
-    ) -> None:
-        destination_id = initial.destination_cid
-        opening = Opening(
-            destination_id=destination_id,
-            original_id=original_id if original_id is not None else destination_id,
-            retry_id=destination_id if original_id is not None else None,
-            half_open=half_open,
-        )
-        connection = self._world.open(opening, path)
+    def _begin(self, opening: Opening, datagrams: list[tuple[bytes, Path]]) -> None:
+        connection = self._world.open(opening, datagrams[0][1])
         # The client's own choice stays in the table until the connection is gone: copies of its first packets would
         # begin another one otherwise.
-        self.add(destination_id, connection)
-        self.counters.opened += 1
-        self._deliver(connection, data, path)
-
-    def _refuse(self, initial: QuicHeader, path: Path, error: QuicErrorCode) -> None:
-        if not self._refusals.allows(self._world.clock()):
-            self.counters.over_limit += 1
-            return
-        self.counters.refused += 1
-        answer = close_packet(
-            version=initial.version or 0,
-            destination_id=initial.destination_cid,
-            source_id=initial.source_cid,
-            error=error,
-        )
-        self._world.reply(answer, path)
-
-    def _ask_to_retry(self, initial: QuicHeader, path: Path) -> None:
-        world = self._world
-        retry_id = world.new_id()
-        token = self._tokens.give(
-            path,
-            original_id=initial.destination_cid,
-            retry_id=retry_id,
-            now=world.clock(),
-            nonce=world.entropy(NONCE_SIZE),
-        )
-        self.counters.retries += 1
-        answer = retry_packet(
-            version=initial.version or 0,
-            destination_id=initial.destination_cid,
-            source_id=initial.source_cid,
-            retry_id=retry_id,
-            token=token,
-        )
-        world.reply(answer, path)
+        self.add(opening.destination_id, connection)
+        for data, path in datagrams:
+            self._deliver(connection, data, path)
 
 
 def read_long(data: bytes) -> LongHeader | None:
@@ -338,15 +246,3 @@ def read_long(data: bytes) -> LongHeader | None:
 def is_late(data: bytes) -> bool:
     """Says whether a packet of version 1 can only come once its connection has begun: it goes to an id of ours."""
     return not data[0] & LONG_HEADER or data[0] & _PACKET_TYPE == _HANDSHAKE
-
-
-def _read_initial(data: bytes) -> QuicHeader | None:
-    """Reads what may begin a connection; None for everything else (RFC 9000 sections 7.2 and 14.1)."""
-    if len(data) < FIRST_DATAGRAM_SIZE:
-        return None
-    try:
-        header = pull_quic_header(Buffer(data=data), host_cid_length=CID_LENGTH)
-    except ValueError:
-        return None
-    is_first = header.packet_type is QuicPacketType.INITIAL and len(header.destination_cid) >= MIN_FIRST_ID
-    return header if is_first else None

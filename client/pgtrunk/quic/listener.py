@@ -21,7 +21,7 @@ from pgtrunk.errors import SessionLost
 from pgtrunk.quic.admission import Admission, AdmissionLimits, HalfOpen, RateLimit
 from pgtrunk.quic.connection import Connection
 from pgtrunk.quic.connection_id import ConnectionIds
-from pgtrunk.quic.demux import Demultiplexer, DemuxCounters, Opening, Routed, Surroundings
+from pgtrunk.quic.demux import Demultiplexer, DemuxCounters, Routed, Surroundings
 from pgtrunk.quic.driver import ConnectionDriver
 from pgtrunk.quic.ending import show
 from pgtrunk.quic.forwarding import Forwarded
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pgtrunk.quic.early import HandshakeCounters
     from pgtrunk.quic.elders import Elders
     from pgtrunk.quic.identity import Identity
+    from pgtrunk.quic.reception import Opening
     from pgtrunk.quic.retry import RetryTokens
     from pgtrunk.quic.steering import Place
     from pgtrunk.quic.tickets import Tickets
@@ -114,6 +115,7 @@ class Listener:
             entropy=os.urandom,
             pass_on=self._pass_on,
             resets=Resets(door.reset_token, clock=time.time, entropy=os.urandom),
+            later=lambda: self.loop.call_soon(self._demux.reception.next_turn),
         )
         self._demux = Demultiplexer(self._admission, door.tokens, world)
         self._accepted: set[_Accepted] = set()
@@ -203,6 +205,7 @@ class Listener:
         ids that this returns, which are of those that have just begun."""
         for endpoint in self._endpoints:
             endpoint.deafen()
+        self._demux.reception.forget_all()
         now, young = self.loop.time(), self.door.limits.handshake_timeout
         return [
             connection_id
@@ -241,7 +244,7 @@ class Listener:
 
     def stop_accepting(self) -> None:
         """Refuses new connections from now on; those there are go on."""
-        self._demux.is_accepting = False
+        self._demux.reception.is_accepting = False
 
     def close(self) -> None:
         """Closes all connections, and the sockets as soon as they have ended or a second later."""
@@ -319,6 +322,7 @@ class Listener:
     def settled(self, half_open: HalfOpen) -> None:
         """A handshake is over, one way or the other."""
         self._admission.end(half_open)
+        self._demux.reception.is_over()
 
     def failed(self, driver: ConnectionDriver, error: TrunkError) -> None:
         """A handshake came to nothing."""
