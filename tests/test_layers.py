@@ -32,6 +32,8 @@ CLIENT: Final = (
     ("pgtrunk.asyncpg_adapter", "pgtrunk.search"),
     ("pgtrunk.dialer",),
     ("pgtrunk.manager",),
+    ("pgtrunk.exporting",),
+    ("pgtrunk.opentelemetry", "pgtrunk.prometheus"),
     ("pgtrunk.sidecar",),
     ("pgtrunk.background", "pgtrunk.certs", "pgtrunk.ping"),
     ("pgtrunk.cli",),
@@ -169,5 +171,5 @@ def test_the_gateway_uses_no_more_of_the_client_than_wire_quic_and_errors() -> N
 def test_only_fronts_and_steering_know_quic() -> None:
     users = {name for name, path in MODULES.items() if any(is_in(each, "pgtrunk.quic") for each in imported(path))}
     gateway = {name for name in users if is_in(name, "pgtrunk_gateway")}
-    fronts = {f"pgtrunk_gateway.fronts.{name}" for name in ("quic", "reporting", "udp")}
-    assert gateway == {"pgtrunk_gateway.fleet.steering", *fronts}
+    fronts = {f"pgtrunk_gateway.fronts.{name}" for name in ("quic", "reporting", "ticket_keys", "udp")}
+    assert gateway == {"pgtrunk_gateway.fleet.steering", "pgtrunk_gateway.fleet.ticketing", *fronts}

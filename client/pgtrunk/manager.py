@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 from pgtrunk.address import parse_gateways
 from pgtrunk.dialer import Dialer
 from pgtrunk.errors import TrunkClosed
-from pgtrunk.options import pool_rules, require_choice, require_seconds
+from pgtrunk.options import pool_rules, require_choice, require_seconds, ticket_store
 from pgtrunk.refusal import Limit
 from pgtrunk.stages import Stages
 from pgtrunk.telemetry import RedundancyStats
@@ -17,6 +17,7 @@ from pgtrunk.trunk import CANCEL_TIMEOUT, Trunk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from os import PathLike
 
     import asyncpg
 
@@ -72,6 +73,10 @@ class StreamManager:
     the first packets of a QUIC connection that is resumed (0-RTT), and with it the first message of a login by SCRAM
     where the last one was by SCRAM, which proves nothing yet. ``"off"``: nothing. The gateway has its own option for
     0-RTT (``quic_early_data``).
+    ``tickets``: where the gateway's session tickets are kept, which make a handshake on the way back shorter, and early
+    data possible. ``"memory"``: with this manager. A path: in that file, for all processes of this user; it gets mode
+    0600, is refused where others can use it, and what it holds is worth some hours at most. None: nowhere; each
+    handshake is a full one.
     ``timings``: whether each query is timed from its first octet to the end of its answer, for `stats`.
 
     A manager belongs to the event loop on which it was opened, and to that process: `UsageError` otherwise.
@@ -99,6 +104,7 @@ class StreamManager:
         congestion_floor: int = 0,
         redundancy: Redundancy = "auto",
         early_data: EarlyData = "login",
+        tickets: str | PathLike[str] | None = "memory",
         timings: bool = True,
     ) -> None:
         require_seconds(connect_timeout=connect_timeout, keepalive=keepalive)
@@ -135,6 +141,7 @@ class StreamManager:
             verify=self._verified,
             timings=timings,
             early=early_data != "off",
+            tickets=ticket_store(tickets),
         )
         self._dialer = Dialer(addresses, self._config, timeout=connect_timeout, spreads=load_balance_hosts == "random")
         self._trunk: Trunk | None = None

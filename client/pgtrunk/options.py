@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from math import isfinite
+from os import PathLike, fspath
+from typing import TYPE_CHECKING
 
 from pgtrunk.errors import UsageError
 from pgtrunk.rules import Rules
 
-__all__ = ["MAX_IDLE", "pool_rules", "require_choice", "require_positive_int", "require_seconds"]
+if TYPE_CHECKING:
+    from pgtrunk.quic.ticket_store import TicketStore
+
+__all__ = ["MAX_IDLE", "pool_rules", "require_choice", "require_positive_int", "require_seconds", "ticket_store"]
 
 MAX_IDLE = 5.0
 """Seconds that a connection without streams may be kept: half of QUIC's idle timeout, since nothing keeps it alive."""
@@ -41,6 +46,19 @@ def pool_rules(
         max_idle=max_idle,
         max_lifetime=max_lifetime,
     )
+
+
+def ticket_store(tickets: str | PathLike[str] | None) -> TicketStore | None:
+    """Returns where session tickets are kept. Raises `UsageError` for a file that is none for secrets."""
+    # Imported here, not above: `import pgtrunk` alone stays quick.
+    from pgtrunk.quic.ticket_store import FileTickets, MemoryTickets
+
+    if tickets is None:
+        return None
+    path = fspath(tickets) if isinstance(tickets, (str, PathLike)) else tickets
+    if not isinstance(path, str) or not path:
+        raise UsageError(f'tickets={tickets!r}: "memory", the path of a file, or None is needed')
+    return MemoryTickets() if path == "memory" else FileTickets(path)
 
 
 def require_positive_int(**settings: object) -> None:

@@ -110,6 +110,12 @@ def _add_trunk(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="whether small messages are sent twice while packets are lost, default: auto",
     )
+    group.add_argument(
+        "--tickets",
+        metavar="WHERE",
+        default="memory",
+        help="keep tickets for shorter handshakes: memory, none, or a file of mode 0600, default: memory",
+    )
 
 
 def lifetime(text: str) -> float | None:
@@ -168,6 +174,7 @@ def _manager(arguments: argparse.Namespace) -> StreamManager:
         dangerously_skip_certificate_verification=arguments.dangerously_skip_certificate_verification,
         congestion_floor=arguments.congestion_floor,
         redundancy=arguments.redundancy,
+        tickets=None if arguments.tickets == "none" else arguments.tickets,
     )
 
 

@@ -21,7 +21,7 @@ from pgtrunk_gateway.address import readable
 from pgtrunk_gateway.fleet.forwarding import Inlet, Outlets
 from pgtrunk_gateway.fleet.steering import LET_GO, elders_of
 from pgtrunk_gateway.fronts.reporting import StageReports
-from pgtrunk_gateway.tls.ticket_keys import ticket_sealer
+from pgtrunk_gateway.fronts.ticket_keys import ticket_sealer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
