@@ -12,7 +12,7 @@ import socket
 import time
 from collections import Counter
 from random import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pgtrunk.address import Address
 from pgtrunk.errors import CertificateError, GatewayUnreachable, TrunkError
@@ -27,10 +27,15 @@ if TYPE_CHECKING:
     from pgtrunk.quic.racing import Attempt, Entrant, Outcome
     from pgtrunk.quic.sockets import AddressInfo
     from pgtrunk.search import Resolver
+    from pgtrunk.telemetry import GatewayStats
+    from pgtrunk.trunk import Trunk
 
 __all__ = ["Dialer"]
 
 logger = logging.getLogger("pgtrunk")
+
+EARLY_DELAYS: Final = 2
+"""Delays of an attempt in which an early connection has to be answered where there is another address."""
 
 
 class Dialer:
@@ -41,9 +46,13 @@ class Dialer:
     ) -> None:
         self.gateways = Gateways(addresses, spreads=spreads, salt=os.urandom(16))
         self.resolver: Resolver = resolve
+        self.stays: Callable[[Connection], bool] = lambda connection: connection.leave is None
+        """Whether a connection is to stay, and counts."""
         self._config = config
         self._timeout = timeout
         self._open: dict[Connection, Candidate] = {}
+        self._coming: list[Candidate] = []
+        """Where dials that are under way have begun: others that begin now are to go elsewhere."""
         self._warned: dict[Candidate, str] = {}
         """The certificates that were last said to be wrong."""
         self._named_by: dict[Address, Address] = {}
@@ -75,6 +84,11 @@ class Dialer:
 
     # What became of connections.
 
+    def follow(self, trunk: Trunk) -> None:
+        """Has a trunk tell what becomes of its connections."""
+        trunk.on_lost, trunk.on_leave, trunk.on_answer = self.lost, self.told_to_leave, self.answered
+        self.stays = trunk.stays
+
     def answered(self, connection: Connection) -> None:
         """A gateway has answered on a connection that was early."""
         candidate = self._open.get(connection)
@@ -104,11 +118,16 @@ class Dialer:
     def placed(self) -> dict[Connection, Candidate]:
         """The connections that are to stay, and where they are."""
         self._open = {connection: at for connection, at in self._open.items() if connection.is_alive}
-        return {connection: at for connection, at in self._open.items() if connection.leave is None}
+        return {connection: at for connection, at in self._open.items() if self.stays(connection)}
 
     def counts(self) -> Counter[Candidate]:
-        """How many connections are to stay, by address."""
-        return Counter(self.placed().values())
+        """How many connections are to stay, or about to come, by address."""
+        return Counter([*self.placed().values(), *self._coming])
+
+    def stats(self) -> tuple[GatewayStats, ...]:
+        """May be called from any thread."""
+        placed = [at for connection, at in list(self._open.items()) if connection.is_alive and self.stays(connection)]
+        return self.gateways.stats(Counter(placed))
 
     # One dial.
 
@@ -125,11 +144,15 @@ class Dialer:
         loop = asyncio.get_running_loop()
         if deadline is None:
             deadline = loop.time() + self._timeout
-        counts = self.counts()
-        places = {each: places[each] for each in self.gateways.order(counts, loop.time()) if each in places}
+        self._spare_suspects(loop.time())
+        places = {each: places[each] for each in self.gateways.order(self.counts(), loop.time()) if each in places}
         begin = self._entrants(next(iter(places)))
+        first: list[Candidate] = []
 
         def start(step: Step) -> Any:
+            if not first:
+                first.append(step.candidate)
+                self._coming.append(step.candidate)
             begun.append(entrant := begin(step.candidate))
             return entrant
 
@@ -138,7 +161,7 @@ class Dialer:
         try:
             await search.wait_first()
             outcome = await race(
-                lambda: search.next(counts),
+                lambda: search.next(self.counts()),
                 start,
                 lambda step: 0.0 if step.is_probe else attempt_delay(step.round_trip),
                 deadline=deadline,
@@ -146,6 +169,8 @@ class Dialer:
             )
         finally:
             search.end()
+            for candidate in first:
+                self._coming.remove(candidate)
         failed = self._learn(outcome)
         if outcome.winner is None:
             raise self._failure(search.errors + [each.error for each in outcome.attempts if each.error is not None])
@@ -155,7 +180,24 @@ class Dialer:
         self._useless = next(filter(None, useless), self._useless)
         connection = self._connection(outcome.winner.connection)
         self._open[connection] = candidate
+        if connection.is_early:
+            loop.call_later(EARLY_DELAYS * outcome.winner.delay, self._doubt, connection)
         return connection
+
+    def _spare_suspects(self, now: float) -> None:
+        for connection, candidate in self._open.items():
+            if connection.is_suspect:
+                self.gateways.spare(candidate, now)
+
+    def _doubt(self, connection: Any) -> None:
+        """An early connection has won its race without an answer. Where none comes, and there is another address, its
+        sessions are better off there: nothing of what they have said has had an effect."""
+        candidate = self._open.get(connection)
+        if candidate is None or not connection.is_early or not connection.is_alive or connection.is_heard:
+            return
+        now = asyncio.get_running_loop().time()
+        if self.gateways.has_usable(now, but=candidate):
+            connection.driver.abandon(GatewayUnreachable(f"gateway {candidate} did not answer, and there are others"))
 
     # What is QUIC's.
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pgtrunk.backoff import Backoff
 from pgtrunk.errors import CertificateError
+from pgtrunk.telemetry import GatewayStats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -186,9 +187,24 @@ class Gateways:
         none_alive = all(self._of(candidate).failures for _, candidate in keyed)
         return [self._step(candidate, none_alive) for _, candidate in keyed]
 
-    def has_usable(self, now: float) -> bool:
-        """Whether there is a gateway that is neither dead nor spared."""
-        return any(self._is_usable(gateway, now) for gateway in self.addresses)
+    def stats(self, counts: Mapping[Candidate, int]) -> tuple[GatewayStats, ...]:
+        """What there is to see of each."""
+        loads = self._loads(counts)
+        return tuple(
+            GatewayStats(
+                gateway=str(gateway),
+                connections=loads[gateway],
+                alive=int(not self._has_failed(gateway)),
+                opened=known.opened,
+                failures=known.failures,
+                last_error=known.last_error,
+            )
+            for gateway, known in self._known.items()
+        )
+
+    def has_usable(self, now: float, *, but: Candidate | None = None) -> bool:
+        """Whether there is anything that is neither dead nor spared, besides one address."""
+        return any(self._is_usable(gateway, now, but) for gateway in self.addresses)
 
     def misplaced(self, counts: Mapping[Candidate, int], now: float) -> Move | None:
         """A connection that would be better elsewhere, where that can be tried now."""
@@ -255,12 +271,18 @@ class Gateways:
                 loads[candidate.gateway] += number
         return loads
 
-    def _is_usable(self, gateway: Address, now: float) -> bool:
+    def _is_usable(self, gateway: Address, now: float, but: Candidate | None = None) -> bool:
         """Whether there is anything to be tried at it now: something that is not dead, or due."""
         known = self._known[gateway]
         if not known.candidates:
             return known.name.retry_at <= now
-        return any(self._of(candidate).retry_at <= now for candidate in known.candidates)
+        return any(self._of(each).retry_at <= now for each in known.candidates if each != but)
+
+    def _has_failed(self, gateway: Address) -> bool:
+        known = self._known[gateway]
+        if not known.candidates:
+            return known.name.failures > 0
+        return all(self._of(candidate).failures for candidate in known.candidates)
 
     def _of(self, candidate: Candidate) -> Health:
         return self._health.setdefault(candidate, Health())

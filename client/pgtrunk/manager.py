@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
 from pgtrunk.address import parse_gateways
+from pgtrunk.balancer import Balancer
 from pgtrunk.dialer import Dialer
 from pgtrunk.errors import TrunkClosed
 from pgtrunk.options import pool_rules, require_choice, require_seconds, ticket_store
@@ -145,6 +146,7 @@ class StreamManager:
         )
         self._dialer = Dialer(addresses, self._config, timeout=connect_timeout, spreads=load_balance_hosts == "random")
         self._trunk: Trunk | None = None
+        self._balancer: Balancer | None = None
         self._adapter: AsyncpgAdapter | None = None
 
     async def open(self) -> None:
@@ -155,8 +157,10 @@ class StreamManager:
         """
         if self._trunk is None:
             self._dialer.check()
-            self._trunk = Trunk(self._gateway, self._rules, self._dialer.dial)
+            self._trunk = self._make_trunk()
             self._trunk.start()
+            self._balancer = Balancer(self._trunk, self._dialer)
+            self._balancer.start()
         self._trunk.check()
 
     async def close(self) -> None:
@@ -166,8 +170,17 @@ class StreamManager:
         is sent: to end a session in peace, close it first. Cancelling the caller does not stop it.
         """
         if self._trunk is None:
-            self._trunk = Trunk(self._gateway, self._rules, self._dialer.dial)
+            self._trunk = self._make_trunk()
+        if self._balancer is not None:
+            self._balancer.stop()
         await self._trunk.close()
+        if self._balancer is not None:
+            await self._balancer.wait_stopped()
+
+    def _make_trunk(self) -> Trunk:
+        trunk = Trunk(self._gateway, self._rules, self._dialer.dial)
+        self._dialer.follow(trunk)
+        return trunk
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -232,7 +245,12 @@ class StreamManager:
             raise self._not_open()
         config, trunk = self._config, self._trunk
         stages = Stages.of(trunk.counters.acquire_waits, config.stages)
-        return replace(trunk.stats(), redundancy=RedundancyStats(**asdict(config.paths.figures())), stages=stages)
+        return replace(
+            trunk.stats(),
+            gateways=self._dialer.stats(),
+            redundancy=RedundancyStats(**asdict(config.paths.figures())),
+            stages=stages,
+        )
 
     def __repr__(self) -> str:
         return f"<StreamManager {self._gateway} {'not open' if self._trunk is None else self._trunk.summary}>"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ConnectionStats",
     "Counters",
+    "GatewayStats",
     "PathStats",
     "RedundancyStats",
     "SessionStats",
@@ -94,6 +95,19 @@ class ConnectionStats:
     suspected: int = counter("Times that a connection owed an answer for too long.")
     replaced: int = counter("Connections that were left for others, opened in their place.")
     """For their age (max_lifetime), or since another gateway is better."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayStats:
+    """One gateway of the list, over QUIC."""
+
+    gateway: str = label("")
+    connections: int = gauge("Connections to the gateway, those that are to be left not among them.")
+    alive: int = gauge("0 where all addresses of the gateway have failed, and none has answered since.", default=1)
+    opened: int = counter("Connections that were opened to the gateway.")
+    failures: int = counter("Attempts that failed at the gateway, and connections to it that were lost.")
+    last_error: str | None = None
+    """What was wrong last; it may be over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +229,8 @@ class TrunkStats:
     """
 
     connections: ConnectionStats = ConnectionStats()
+    gateways: tuple[GatewayStats, ...] = each(GatewayStats)
+    """In the order of the list."""
     sessions: SessionStats = SessionStats()
     waits: WaitStats = WaitStats()
     stages: Stages = Stages()

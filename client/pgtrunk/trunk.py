@@ -25,7 +25,7 @@ from pgtrunk.telemetry import ConnectionStats, Counters, PathStats, SessionStats
 from pgtrunk.waiter import SlotWaiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from pgtrunk.connection import Connection, Connector
     from pgtrunk.decisions import Decision
@@ -352,13 +352,27 @@ class Trunk:
             logger.info("%s: connection %d answers again", self.gateway, link)
             self._act(self._core.heard(link, self._loop.time()))
 
-    def replace(self, old: Connection, new: Connection, why: str) -> bool:
-        """Takes a connection that was opened elsewhere, and leaves another for it. Returns whether it did: where the
-        other is to be left anyway, or gone, the new one is closed."""
-        link = next((number for number, connection in self._connections.items() if connection is old), None)
-        if self.is_closing or link is None or self.is_leaving(link):
+    def stays(self, connection: Connection) -> bool:
+        """Whether a connection is neither to be left nor about to be replaced, as far as is known. May be called from
+        any thread."""
+        links = list(self._core.links.values())
+        number = next((number for number, each in list(self._connections.items()) if each is connection), -1)
+        return not any(link.replaces == number or (link.is_leaving and link.number == number) for link in links)
+
+    @property
+    def has_room_to_move(self) -> bool:
+        """Whether one more connection may be replaced: what cannot move piles up on those that are to be left."""
+        return not self.is_closing and len(self._core.links.leaving) < self._core.rules.connections
+
+    def replace(self, old: Collection[Connection], new: Connection, why: str) -> bool:
+        """Takes a connection that was opened elsewhere, and leaves one of these for it, that with the fewest sessions.
+        Returns whether it did: where they are to be left anyway, or gone, the new one is closed."""
+        links = [self._core.links[number] for number, each in self._connections.items() if each in old]
+        staying = [link for link in links if self.stays(self._connections[link.number])]
+        if self.is_closing or not staying:
             self._say_farewell(new)
             return False
+        link = min(staying, key=lambda each: each.sessions).number
         logger.info("%s: connection %d is replaced: %s", self.gateway, link, why)
         self._connected(self._core.adopt(link, self._loop.time()), new)
         return True
