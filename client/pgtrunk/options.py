@@ -48,7 +48,7 @@ def pool_rules(
     )
 
 
-def ticket_store(tickets: str | PathLike[str] | None) -> TicketStore | None:
+def ticket_store(tickets: object) -> TicketStore | None:
     """Returns where session tickets are kept. Raises `UsageError` for a file that is none for secrets."""
     # Imported here, not above: `import pgtrunk` alone stays quick.
     from pgtrunk.quic.ticket_store import FileTickets, MemoryTickets

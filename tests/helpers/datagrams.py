@@ -25,12 +25,15 @@ class Relay:
         self.is_silent = False
         self.one_in = 0
         """Of so many datagrams one is lost, each way; 0: none."""
+        self.on_carried: Callable[[bytes], object] = len
+        """Called with each datagram that a client has sent."""
         self._target = ("127.0.0.1", port)
         self._delay = delay
         self._under_way: deque[tuple[Callable[[bytes], object], bytes]] = deque()
         self._counts = {True: itertools.count(1), False: itertools.count(1)}
         self._loop = asyncio.get_running_loop()
         self._ways: dict[Any, socket.socket] = {}
+        self._cut: set[Any] = set()
         self._front = self._socket()
         self._front.bind(("127.0.0.1", 0))
         self._loop.add_reader(self._front, self._there)
@@ -44,22 +47,25 @@ class Relay:
 
     def _there(self) -> None:
         data, client = self._front.recvfrom(_MOST)
+        self.on_carried(data)
         way = self._ways.get(client)
         if way is None:
             way = self._ways[client] = self._socket()
             way.connect(self._target)
             self._loop.add_reader(way, self._back, way, client)
-        if not self._loses(there=True):
+        if not self._loses(client, there=True):
             self._carry(way.send, data)
 
     def _back(self, way: socket.socket, client: Any) -> None:
         with contextlib.suppress(OSError):
             data = way.recv(_MOST)
-            if not self._loses(there=False):
+            if not self._loses(client, there=False):
                 self._carry(lambda data: self._front.sendto(data, client), data)
 
-    def _loses(self, *, there: bool) -> bool:
-        return self.is_silent or (self.one_in > 0 and next(self._counts[there]) % self.one_in == 0)
+    def _loses(self, client: Any, *, there: bool) -> bool:
+        return (
+            self.is_silent or client in self._cut or (self.one_in > 0 and next(self._counts[there]) % self.one_in == 0)
+        )
 
     def _carry(self, forward: Callable[[bytes], object], data: bytes) -> None:
         self._under_way.append((forward, data))
@@ -74,6 +80,14 @@ class Relay:
             # What the kernel has no room for is lost, as on any network; and where nobody listens, that is told late.
             with contextlib.suppress(OSError):
                 forward(data)
+
+    def cut(self) -> None:
+        """Nothing of the clients that there are gets through any more; others may come."""
+        self._cut |= self._ways.keys()
+
+    def mend(self) -> None:
+        """All of them get through again."""
+        self._cut.clear()
 
     def rebind(self) -> None:
         """All clients are at other addresses from now on, as behind a NAT that has forgotten them."""

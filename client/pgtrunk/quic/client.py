@@ -12,11 +12,10 @@ import ssl
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pgtrunk.errors import GatewayUnreachable, SessionLost, TrunkError
 
-from .client_socket import ClientSocket
 from .config import ALPN, CID_LENGTH, QuicLimits, quic_configuration
 from .connection import Connection
 from .control import WANTS_STATS
@@ -24,6 +23,7 @@ from .credentials import load_credentials
 from .driver import ConnectionDriver
 from .ending import show
 from .redundancy import Paths
+from .roaming import Roaming
 from .stages import ConnectionStages, StageMeter
 from .timed import TimedTransport
 from .trust import ClientContext, expected_name, load_anchors
@@ -129,9 +129,12 @@ class ClientConnection:
         """What the gateway has said last of leaving the connection; None: it may stay."""
         self._peer = show(address[4])
         self._loop = asyncio.get_running_loop()
-        self._socket = ClientSocket(address, self)
+        self._sockets = Roaming(address, loop=self._loop, buffer=limits.socket_buffer)
+        self._sockets.on_refused = self._on_refused
+        self._sockets.on_closed = self._on_sockets_closed
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._stages: ConnectionStages | None = None
         self._refusals = 0
         self._refused_at = 0.0
         self._resumption = resumption
@@ -148,7 +151,7 @@ class ClientConnection:
         self._driver = ConnectionDriver(
             quic,
             loop=self._loop,
-            send=self._send,
+            send=self._sockets.send,
             on_ready=self._on_ready,
             on_confirmed=self._on_confirmed,
             on_lost=self._on_driver_lost,
@@ -243,7 +246,7 @@ class ClientConnection:
     def measure(self, meter: StageMeter, *, timings: bool) -> None:
         """Have the gateway report its part of queries, and measure with ``timings`` how long they take in all; before
         it is opened."""
-        stages = ConnectionStages(meter)
+        stages = self._stages = ConnectionStages(meter)
         driver = self._driver
         driver.control.features |= WANTS_STATS
         driver.control.on_stats = stages.report
@@ -257,10 +260,13 @@ class ClientConnection:
         timeout = deadline - self._loop.time()
         try:
             async with asyncio.timeout_at(deadline):
-                await self._socket.open(self._driver.quic.limits.socket_buffer)
-                self._driver.extra["sockname"] = self._socket.sockname
-                self._driver.connect(self._socket.path)
+                await self._sockets.open(self._driver)
+                self._driver.connect(self._sockets.path)
                 if self._driver.is_early:
+                    # On this machine the kernel knows already whether anybody listens there.
+                    await asyncio.sleep(0)
+                    if self._driver.is_lost:
+                        self._opened.result()
                     self._is_returned = True
                     self._give_up_at = self._loop.call_at(deadline, self._give_up, timeout)
                     return
@@ -301,6 +307,7 @@ class ClientConnection:
         if self._opened.done():
             return
         self._opened.set_result(None)
+        self._sockets.is_fixed = False
         if self._resumption is not None:
             self._resumption.completed()
         if self._is_returned:
@@ -323,9 +330,6 @@ class ClientConnection:
 
     # -- from the driver
 
-    def _send(self, data: bytes, addr: Any) -> None:
-        self._socket.send(data)
-
     def _on_driver_credit(self, driver: ConnectionDriver) -> None:
         if self.on_credit is not None:
             self.on_credit()
@@ -341,6 +345,8 @@ class ClientConnection:
 
     def _on_driver_lost(self, driver: ConnectionDriver, error: TrunkError | None) -> None:
         self._forget_deadline()
+        if self._stages is not None:
+            self._stages.end()
         if not self._opened.done():
             if self._resumption is not None:
                 failed_early = self._is_returned and error is not None
@@ -354,25 +360,16 @@ class ClientConnection:
             self.on_lost(error)
 
     def _on_driver_closed(self, driver: ConnectionDriver, error: TrunkError | None) -> None:
-        is_open = self._socket.is_open
-        self._socket.close()
-        if not is_open and not self._closed.done():
-            self._closed.set_result(None)
+        self._sockets.close()
 
-    # -- from the socket
+    # -- from the sockets
 
-    def datagram_came(self, by: ClientSocket, data: bytes) -> None:
-        """Something came from the gateway's address."""
-        self._driver.receive(data, by.path)
-
-    def socket_failed(self, by: ClientSocket, error: OSError, size: int) -> None:
-        """The kernel could not send, or was told (ICMP) that nobody listens there."""
-        refused = isinstance(error, (ConnectionRefusedError, ConnectionResetError))
+    def _on_refused(self, error: OSError) -> None:
+        """The kernel was told (ICMP) that nobody listens there; before the handshake's end it may have any reason."""
         if not self._opened.done():
+            refused = isinstance(error, (ConnectionRefusedError, ConnectionResetError))
             reason = "nothing listens on that UDP port" if refused else error.strerror or str(error)
             self._driver.abandon(GatewayUnreachable(f"gateway {self._peer} refused the connection: {reason}"))
-            return
-        if not refused:
             return
         now = self._loop.time()
         if not self._refusals or self._driver.quic.heard_at > self._refused_at:
@@ -381,8 +378,7 @@ class ClientConnection:
         if self._refusals >= REFUSALS and now - self._refused_at >= REFUSAL_TIME:
             self._driver.abandon(SessionLost(f"QUIC connection with {self._peer} lost: nothing listens there any more"))
 
-    def socket_closed(self, by: ClientSocket, error: Exception | None) -> None:
-        """The socket is closed, by us or not."""
+    def _on_sockets_closed(self, error: Exception | None) -> None:
         self._driver.abandon(None if error is None else SessionLost(f"the socket to {self._peer} failed: {error}"))
         if not self._closed.done():
             self._closed.set_result(None)
