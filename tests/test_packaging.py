@@ -128,12 +128,32 @@ def test_importing_the_client_imports_nothing_else() -> None:
     assert tops - sys.stdlib_module_names == {"pgtrunk"}
 
 
-def test_no_module_of_the_client_imports_the_gateway() -> None:
-    names = [
+def modules_of_the_client() -> list[str]:
+    return [
         ".".join(path.relative_to(ROOT / "client").with_suffix("").parts)
         for path in (ROOT / "client" / "pgtrunk").rglob("*.py")
         if path.name != "__init__.py"
     ]
+
+
+EXPORTERS = {"pgtrunk.prometheus": "prometheus_client", "pgtrunk.opentelemetry": "opentelemetry"}
+
+
+def test_the_client_needs_no_extra_but_for_what_exports() -> None:
+    """Nor does anything import what it finds: a trunk that nobody watches pays nothing for those who could."""
+    names = modules_of_the_client()
+    others = sorted(set(names) - set(EXPORTERS))
+    assert not {name.partition(".")[0] for name in modules_after(f"import {', '.join(others)}")} & set(
+        EXPORTERS.values()
+    )
+    for name, needed in EXPORTERS.items():
+        assert needed in modules_after(f"import {name}")
+    absent = "; ".join(f"sys.modules['{needed}'] = None" for needed in EXPORTERS.values())
+    assert "pgtrunk.manager" in modules_after(f"{absent}; import {', '.join(others)}")
+
+
+def test_no_module_of_the_client_imports_the_gateway() -> None:
+    names = modules_of_the_client()
     assert not {name for name in modules_after(f"import {', '.join(names)}") if name.startswith("pgtrunk_gateway")}
 
 

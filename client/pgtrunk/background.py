@@ -123,6 +123,11 @@ class BackgroundTrunk:
         query = urlencode({"host": self.host, "port": self.port, **options}, quote_via=quote)
         return f"postgresql://{login and login + '@'}/{quote(database or '', safe='')}?{query}"
 
+    @property
+    def gateway(self) -> str:
+        """The gateway, as it was given."""
+        return self._gateway
+
     def stats(self) -> TrunkStats:
         """Returns what the trunk is doing and what it has done."""
         self._open_endpoint()

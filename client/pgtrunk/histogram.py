@@ -12,10 +12,11 @@ readers and writers of files along, and their Python costs several microseconds 
 from __future__ import annotations
 
 from bisect import bisect
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = ["BUCKETS", "Histogram", "bucket_of", "lower", "middle"]
 
@@ -38,9 +39,8 @@ def middle(bucket: int) -> float:
 _BOUNDS: Final = [lower(bucket) * MICRO for bucket in range(1, BUCKETS)]
 
 
-def bucket_of(seconds: float) -> int:
-    """The bucket of a time."""
-    return bisect(_BOUNDS, seconds)
+bucket_of: Final[Callable[[float], int]] = partial(bisect, _BOUNDS)
+"""The bucket of a time in seconds."""
 
 
 class Histogram:
@@ -53,9 +53,9 @@ class Histogram:
         self.total = 0.0
         """Seconds; exact, where the buckets are not."""
 
-    def add(self, seconds: float) -> None:
-        self.counts[bisect(_BOUNDS, seconds)] += 1
-        self.total += seconds
+    def add(self, seconds: float, times: int = 1) -> None:
+        self.counts[bucket_of(seconds)] += times
+        self.total += seconds * times
 
     def merge(self, counts: Iterable[tuple[int, int]], total: float) -> None:
         """Adds (bucket, count) pairs of somebody else's, which are ``total`` seconds together."""

@@ -100,6 +100,7 @@ class Stages:
         stream = Timing.of(waits)
         if meter is None:
             return cls(stream=stream)
+        meter.look()
         execution = Timing.of(meter.execution)
         backend = meter.wait.counts[:]
         # A request that is still running has waited already.

@@ -2,7 +2,7 @@
 
 Each field says what it means, and whether it is a number of now or a total, to people and to exporters alike, see
 metric.py. To add one: count it in `Counters`, give the area that it belongs to a field of it, and fill that in
-`pgtrunk.trunk.Trunk.stats`.
+picture.py.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from pgtrunk.address import Address
 from pgtrunk.allocation import Allocation, Rules
 from pgtrunk.decisions import Dial, HangUp, Keep, Refuse, Replaced, Vacate, WakeAt
 from pgtrunk.errors import SessionLost, TrunkClosed, TrunkError, UsageError
+from pgtrunk.picture import picture
 from pgtrunk.refusal import Limit, error_for
-from pgtrunk.stages import Stages
-from pgtrunk.telemetry import ConnectionStats, Counters, PathStats, SessionStats, TransferStats, TrunkStats, WaitStats
+from pgtrunk.telemetry import Counters
 from pgtrunk.waiter import SlotWaiter
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pgtrunk.decisions import Decision
     from pgtrunk.link import Slot
     from pgtrunk.quic.control import Goaway
+    from pgtrunk.telemetry import TrunkStats
 
 __all__ = ["CANCEL_TIMEOUT", "Opened", "Trunk"]
 
@@ -463,49 +464,7 @@ class Trunk:
 
     def stats(self) -> TrunkStats:
         """May be called from any thread."""
-        # Copied in one go each: things go on while somebody in another thread looks.
-        links, connections = list(self._core.links.values()), list(self._connections.items())
-        rules, counters = self._core.rules, self.counters
-        figures = {number: figures for number, each in connections if (figures := each.figures()) is not None}
-        sessions = {link.number: link.sessions for link in links}
-        return TrunkStats(
-            connections=ConnectionStats(
-                connecting=sum(not link.is_ready for link in links),
-                ready=sum(link.is_ready and not link.is_avoided for link in links),
-                suspect=sum(link.is_suspect and not link.is_leaving for link in links),
-                leaving=sum(link.is_leaving for link in links),
-                closing=len(self._farewells),
-                max=rules.connections,
-                opened=counters.connections_opened,
-                failed=counters.connections_failed,
-                lost=counters.connections_lost,
-                reconnects=counters.reconnects,
-                goaways=counters.goaways,
-                suspected=counters.connections_suspected,
-                replaced=counters.connections_replaced,
-            ),
-            sessions=SessionStats(
-                in_use=sum(sessions.values()),
-                max=rules.connections * rules.streams_per_connection,
-                asking=sum(each.asking for each in figures.values()),
-                opened=counters.streams_opened,
-                closed=counters.streams_closed,
-                lost=counters.streams_lost,
-                moved=counters.sessions_moved,
-                cancels_in_use=sum(link.cancels for link in links),
-                cancels_sent=counters.cancels_sent,
-                round_trips_saved=counters.round_trips_saved,
-            ),
-            waits=WaitStats(
-                waiting=self._core.waiting,
-                failed=counters.acquires_failed,
-                total=counters.acquire_wait,
-                longest=counters.acquire_wait_max,
-            ),
-            stages=Stages.of(counters.acquire_waits),
-            path=tuple(PathStats.of(number, sessions.get(number, 0), each) for number, each in figures.items()),
-            transfer=TransferStats.of(figures.values(), counters.transferred),
-        )
+        return picture(self._core, self.counters, self._connections, len(self._farewells))
 
     @property
     def summary(self) -> str:

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import time
+import urllib.request
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -255,6 +256,35 @@ async def test_what_does_not_wait_tells_the_sessions(start: Start, how: str) -> 
         await until(lambda: gateway.counts(sessions=0, leased=0))
 
 
+async def test_metrics_for_prometheus(start: Start) -> None:
+    gateway = await start()
+    async with sidecar_process(gateway.site, gateway.quic.port, "--metrics", "127.0.0.1:0") as sidecar:
+        (line,) = [line for line in sidecar.log if "metrics at" in line]
+        url = line.split()[-1]
+        code, out, _ = await run_program("psql", sidecar, "-Atc", "select 1")
+        assert (code, out) == (0, "1\n")
+
+        def scrape() -> str:
+            with urllib.request.urlopen(url, timeout=20) as answer:
+                return str(answer.read(), "utf-8")
+
+        text = await asyncio.to_thread(scrape)
+        assert f'pgtrunk_sessions_opened_total{{trunk="127.0.0.1:{gateway.quic.port}"}} 1.0' in text
+        occupied = url.removeprefix("http://").removesuffix("/metrics")
+        refused, said = await told("--listen", "127.0.0.1:0", "--metrics", occupied)
+        assert (refused, said) == (1, f"pgtrunk: --metrics {occupied}: Address already in use\n")
+
+
+async def told(*options: str) -> tuple[int | None, str]:
+    """Exit code and last words of a sidecar that cannot be."""
+    process = await asyncio.create_subprocess_exec(
+        *command("127.0.0.1:1"), *options, stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(30):
+        _, said = await process.communicate()
+    return process.returncode, said.decode()
+
+
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
@@ -263,16 +293,14 @@ async def test_what_does_not_wait_tells_the_sessions(start: Start, how: str) -> 
         (["--listen", "127.0.0.1:0", "--ca", "missing.pem"], 1, "missing.pem"),
         (["--listen", "127.0.0.1:0", "--connections", "0"], 1, "connections=0"),
         (["--listen", "127.0.0.1:0", "--shutdown-timeout", "inf"], 1, "--shutdown-timeout"),
+        (["--listen", "127.0.0.1:0", "--metrics", "/run"], 1, "--metrics /run: host:port is expected"),
+        (["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:x"], 1, "the port is a number"),
         (["--listen", "127.0.0.1:0", "-q", "-v"], 2, "not allowed with"),
         ([], 2, "--listen"),
     ],
 )
 async def test_what_cannot_be_served_is_told_at_once(options: list[str], code: int, words: str) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *command("127.0.0.1:1"), *options, stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
-    )
-    async with asyncio.timeout(30):
-        _, said = await process.communicate()
-    assert process.returncode == code
-    assert words in said.decode().splitlines()[-1]
-    assert code == 2 or (said.startswith(b"pgtrunk: ") and said.count(b"\n") == 1)
+    returned, said = await told(*options)
+    assert returned == code
+    assert words in said.splitlines()[-1]
+    assert code == 2 or (said.startswith("pgtrunk: ") and said.count("\n") == 1)

@@ -53,13 +53,14 @@ class TimedTransport(StreamTransport):
 
     def receive(self, data: bytes, end_of_stream: bool) -> None:
         # Looked at before it is delivered: in that call the protocol may ask the next thing.
-        if self._asked:
-            end = data[-_SIZE:] if len(data) >= _SIZE else (self._tail + data)[-_SIZE:]
-            if end[:-1] == _READY:
-                if self._asked > _IDLE:
-                    self._took(self._clock() - self._asked)
-                self._asked = _IDLE
-                self._tail = b""
-            else:
-                self._tail = end
+        asked = self._asked
+        if asked and (data[-_SIZE:-1] == _READY or self._ends_in_pieces(data)):
+            if asked > _IDLE:
+                self._took(self._clock() - asked)
+            self._asked = _IDLE
         StreamTransport.receive(self, data, end_of_stream)
+
+    def _ends_in_pieces(self, data: bytes) -> bool:
+        """Whether a ReadyForQuery ends here that began in another packet."""
+        self._tail = (self._tail + data)[-_SIZE:] if len(data) < _SIZE else data[-_SIZE:]
+        return self._tail[:-1] == _READY
