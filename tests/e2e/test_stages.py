@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import asyncpg
 import pytest
 
 from helpers.datagrams import relay
+from helpers.raw_session import RawSession
 from helpers.site import DATABASE, PASSWORD, USER
 from helpers.waiting import until
+from pgtrunk.quic.client import ClientConfig
+from pgtrunk.quic.connecting import connect
+from pgtrunk_gateway.stats.stages import STAGES
 
 if TYPE_CHECKING:
-    import asyncpg
-
     from helpers.gateways import LocalGateway, Start
     from pgtrunk import StreamManager
     from pgtrunk.stages import Stages
@@ -143,3 +146,39 @@ async def test_stats_of_what_went_over_the_network(start: Start) -> None:
     assert ended.path == ()
     assert ended.transfer.sent >= stats.transfer.sent > 0
     assert ended.transfer.received >= stats.transfer.received > 0
+
+
+@pytest.mark.parametrize("mode", ["session", "transaction"])
+async def test_the_gateway_reports_on_each_query_that_it_counts(start: Start, mode: str) -> None:
+    gateway = await start(pool_mode=mode, lazy_begin=0)
+    trunk = await gateway.trunk()
+    session = await open_session(gateway, trunk)
+    await session.execute("create temp table kept (a int)" if mode == "session" else "select 1")
+    assert await session.fetchval("select $1::int", 3) == 3
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        await session.fetchval("select 1 / 0")
+    async with session.transaction():
+        await session.execute("select 1")
+        await session.copy_from_query("select generate_series(1, 1000)", output=lambda _: asyncio.sleep(0))
+    (pool,) = gateway.gateway.pools
+    counted = pool.stats.query_count
+    stages = await reported(trunk, counted)
+    # asyncpg prepares what has arguments by a Flush first, which a pool that shares backends may answer by itself.
+    assert counted >= stages.exchange.count == stages.transfer.count == 7
+
+
+async def test_a_client_without_a_control_stream_is_told_nothing(start: Start) -> None:
+    gateway = await start()
+    config = ClientConfig(ca_file=str(gateway.site.certificates.ca_cert), alpn=("postgresql",))
+    connection = await connect("127.0.0.1", gateway.quic.port, config=config, timeout=20)
+    heard: list[object] = []
+    connection.driver.control.on_stats = heard.append
+    session = RawSession()
+    connection.open_stream(lambda: session)
+    session.startup({})
+    await until(lambda: session.octets or session._messages)
+    (driver,) = gateway.quic.drivers
+    assert STAGES not in driver.extra
+    connection.close()
+    await connection.wait_closed()
+    assert heard == []
