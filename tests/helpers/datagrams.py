@@ -53,6 +53,9 @@ class Relay:
             way = self._ways[client] = self._socket()
             way.connect(self._target)
             self._loop.add_reader(way, self._back, way, client)
+            if self._cut and not data[0] & 0x80:
+                # A connection that there was, which tries another port: its packets have short headers.
+                self._cut.add(client)
         if not self._loses(client, there=True):
             self._carry(way.send, data)
 
@@ -82,7 +85,7 @@ class Relay:
                 forward(data)
 
     def cut(self) -> None:
-        """Nothing of the clients that there are gets through any more; others may come."""
+        """Nothing of the connections that there are gets through any more, by whatever port; others may come."""
         self._cut |= self._ways.keys()
 
     def mend(self) -> None:
