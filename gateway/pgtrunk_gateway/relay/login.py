@@ -147,7 +147,7 @@ class SessionLogin(Entering):
 
     async def _read_early(self, admission: Admission, clock: asyncio.Timeout) -> None:
         """Runs what the client has sent ahead, if that is one request that only reads."""
-        if admission.pool_mode != "transaction" or not admission.certain:
+        if admission.pool_mode != "transaction" or not (admission.certain or admission.profile in admission.pool.taken):
             return
         data = await self._dialogue.ahead(is_whole)
         if not may_run_early(data):
