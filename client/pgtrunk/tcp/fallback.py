@@ -1,0 +1,332 @@
+"""Whether a trunk's next connection goes by QUIC or by TLS over TCP, which ``transport`` says: quic, tcp, or auto.
+
+With auto both are raced, as happy eyeballs does with addresses (`pgtrunk.quic.racing`): QUIC is alone for `HEAD_START`,
+for longer where it has been heard, and not at all where it is known to be blocked.
+
+    nothing comes back over UDP, or the kernel says that it cannot   TCP begins; who is ready first, has won
+    QUIC is answered, but not accepted (a certificate, above all)    that is the error: TCP would hide it
+    neither is answered                                              the error of both; nothing is learned of UDP
+    TCP has won                                                      UDP is blocked (`Blockage`)
+
+"Port unreachable" is no reason to give up either: many firewalls say so, and a gateway may have QUIC switched off. A
+gateway that restarts says so by TCP as well. While there are carriers, a task looks whether UDP is let through again;
+then they ask to be left, as a gateway does, and sessions move to QUIC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import random
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+from pgtrunk.errors import CertificateError, GatewayUnreachable, TrunkError, UdpBlocked
+from pgtrunk.tcp.blockage import Blockage
+from pgtrunk.telemetry import TcpStats
+
+if TYPE_CHECKING:
+    from pgtrunk.address import Address
+    from pgtrunk.connection import Connection
+    from pgtrunk.dialer import Dialer
+    from pgtrunk.quic.racing import Entrant
+    from pgtrunk.tcp.dialer import Knocker, TcpDialer
+
+__all__ = ["Fallback", "Transport"]
+
+Transport = Literal["auto", "quic", "tcp"]
+
+logger = logging.getLogger("pgtrunk")
+
+HEAD_START: Final = 1.0
+"""Seconds for which QUIC is alone where nothing is heard of it; at most a third of ``connect_timeout``."""
+
+KNOCK: Final = 0.5
+"""Seconds that an error waits at most to say whether TCP is answered."""
+
+
+class Fallback:
+    """Opens the connections of one trunk, by the ways that it may take."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        quic: Dialer,
+        tcp: TcpDialer,
+        knocker: Knocker,
+        *,
+        timeout: float,
+        head_start: float = HEAD_START,
+    ) -> None:
+        self.quic = quic
+        self.tcp = tcp
+        self.blockage = Blockage()
+        self._transport = transport
+        self._knocker = knocker
+        self._timeout = timeout
+        self._head_start = min(head_start, timeout / 3)
+        self._fallbacks = 0
+        self._returns = 0
+        self._watch: asyncio.Task[None] | None = None
+        self._doubts: set[asyncio.Task[None]] = set()
+
+    def check(self) -> None:
+        """Raises `CertificateFileError` for files that cannot be read or do not fit together, and `UsageError`."""
+        (self.tcp if self._transport == "tcp" else self.quic).check()
+
+    def stats(self) -> TcpStats:
+        return TcpStats(
+            in_use=self.tcp.cap.used,
+            max=self.tcp.cap.most,
+            udp_blocked=int(self.blockage.is_there),
+            fallbacks=self._fallbacks,
+            returns=self._returns,
+        )
+
+    async def dial(self, at: Address | None = None) -> Connection:
+        """Opens a connection within ``connect_timeout``; given an address, there, which a gateway has named.
+
+        Raises `GatewayUnreachable`, `UdpBlocked`, `CertificateError` and `CertificateFileError`. Cancelled, it leaves
+        nothing behind.
+        """
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        if self._transport == "quic":
+            return await self._by_quic(at, deadline)
+        if self._transport == "tcp":
+            return await self.tcp.dial(at, deadline=deadline)
+        return await self._by_either(at, deadline)
+
+    def lost(self, connection: Connection, error: BaseException) -> bool:
+        """A connection has ended by itself. Returns whether there is another address to go to at once."""
+        return self.quic.lost(connection, error) or self.tcp.lost(connection, error)
+
+    def told_to_leave(self, connection: Connection) -> None:
+        """A gateway asks for a connection to be left."""
+        self.quic.told_to_leave(connection)
+        self.tcp.told_to_leave(connection)
+
+    async def close(self) -> None:
+        """Ends the looks at UDP."""
+        left = {*self._doubts, *([] if self._watch is None else [self._watch])}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
+
+    # -- quic
+
+    async def _by_quic(self, at: Address | None, deadline: float) -> Connection:
+        loop = asyncio.get_running_loop()
+        way = _Way(self.quic, at)
+        opening = loop.create_task(way.open(deadline), name=f"pgtrunk way {self.quic}")
+        knock: asyncio.Task[bool] | None = None
+        try:
+            await asyncio.wait([opening], timeout=self._head_start)
+            if not opening.done():
+                # Already now, so that the error need not wait for it.
+                knock = loop.create_task(self._knocker.knock(at, deadline + KNOCK), name="pgtrunk knock")
+            try:
+                await opening
+            except TrunkError as exc:
+                if not way.is_unanswered(exc):
+                    raise
+                if not await (knock or self._knocker.knock(at, loop.time() + KNOCK)):
+                    raise
+                raise UdpBlocked(
+                    f"UDP to {self.quic} is not answered, and TCP there is: let UDP through, or use transport=auto "
+                    f"({exc})"
+                ) from exc
+        except BaseException:
+            opening.cancel()
+            await way.end()
+            raise
+        finally:
+            if knock is not None:
+                knock.cancel()
+                await asyncio.wait([knock])
+        assert way.connection is not None
+        return way.connection
+
+    # -- auto
+
+    async def _by_either(self, at: Address | None, deadline: float) -> Connection:
+        from pgtrunk.quic.racing import race
+
+        quic, tcp = _Way(self.quic, at), _Way(self.tcp, at)
+        left = [tcp, quic] if self.blockage.is_there else [quic, tcp]
+
+        def following() -> _Way | None:
+            # An answer over UDP that is no connection is a matter of its own.
+            return left.pop(0) if left and (quic.error is None or quic.is_unanswered(quic.error)) else None
+
+        try:
+            outcome = await race(following, lambda way: way, lambda _: self._head_start, deadline=deadline)
+            winner = None if outcome.winner is None else outcome.winner.connection
+            if winner is quic:
+                await tcp.end()
+                self._believe(quic.connection)
+            elif winner is tcp and (quic.error is None or quic.is_unanswered(quic.error)):
+                await self._fall_back(quic)
+            else:
+                raise self._failure(quic, tcp)
+        except BaseException:
+            await asyncio.gather(quic.end(), tcp.end())
+            raise
+        assert winner is not None
+        assert winner.connection is not None
+        return winner.connection
+
+    def _believe(self, connection: Any) -> None:
+        """QUIC has won; by a ticket perhaps, without an answer yet."""
+        if not connection.is_early:
+            self._answered()
+            return
+        task = asyncio.get_running_loop().create_task(self._doubt(connection), name=f"pgtrunk doubt {self.quic}")
+        self._doubts.add(task)
+        task.add_done_callback(self._doubts.discard)
+
+    async def _doubt(self, connection: Any) -> None:
+        """Has an early connection end that is not answered while TCP is. Nothing that was said on it has had an effect,
+        and its sessions are opened again."""
+        await asyncio.sleep(self._head_start)
+        loop = asyncio.get_running_loop()
+        if not (connection.is_early and connection.is_alive) or connection.is_heard:
+            return
+        if await self._knocker.knock(None, loop.time() + self._head_start) and not connection.is_heard:
+            self._found()
+            connection.driver.abandon(UdpBlocked(f"UDP to {self.quic} is not answered, and TCP there is"))
+
+    def _found(self) -> None:
+        if self.blockage.found(asyncio.get_running_loop().time()):
+            self._fallbacks += 1
+            logger.warning(
+                "%s: UDP is not answered, but TCP is: sessions go over TLS over TCP, at most %d of them "
+                "(tcp_connections), until UDP is let through",
+                self.tcp,
+                self.tcp.cap.most,
+            )
+
+    async def _fall_back(self, quic: _Way) -> None:
+        """TCP has been faster."""
+        self._found()
+        if self._watch is None or self._watch.done():
+            # What QUIC is still about is the first look.
+            look = self._look(quic)
+            self._watch = asyncio.get_running_loop().create_task(look, name=f"pgtrunk look at UDP {self.tcp}")
+        else:
+            await quic.end()
+
+    def _failure(self, quic: _Way, tcp: _Way) -> TrunkError:
+        from pgtrunk.tcp.line import TlsFailed, TlsNotOffered
+
+        if quic.error is None or tcp.error is None or str(quic.error) == str(tcp.error):
+            error = quic.error or tcp.error
+            assert error is not None
+            return error
+        for each in (quic.error, tcp.error):
+            if isinstance(each, CertificateError):
+                return each
+        if isinstance(tcp.error, TlsNotOffered):
+            words = (
+                f"UDP to {self.tcp} is not answered, and TCP there does not offer TLS: let UDP through, or set "
+                "client_tls_sslmode=require, client_tls_cert_file and client_tls_key_file in the gateway's ini file"
+            )
+            return _caused(UdpBlocked(words), quic.error)
+        words = f"{quic.error}; over TCP: {tcp.error}"
+        kind = UdpBlocked if isinstance(tcp.error, TlsFailed) else GatewayUnreachable
+        return _caused(kind(words), quic.error)
+
+    # -- the way back
+
+    async def _look(self, way: _Way) -> None:
+        """Until UDP is answered, or nobody is left whom that would help."""
+        loop = asyncio.get_running_loop()
+        try:
+            while not (way.is_begun and await way.succeeds()):
+                if way.is_begun:
+                    self.blockage.still_there(loop.time(), random())
+                await asyncio.sleep(self.blockage.retry_at - loop.time())
+                if not self.tcp.cap.carriers or not self.blockage.is_there:
+                    return
+                way = _Way(self.quic, None)
+                way.begin(loop.time() + self._timeout)
+            self._answered()
+        finally:
+            await way.end()
+
+    def _answered(self) -> None:
+        lasted = self.blockage.over(asyncio.get_running_loop().time())
+        if lasted is None:
+            return
+        self._returns += 1
+        logger.info("%s: UDP is answered, after %.0f s: new sessions go over QUIC again", self.tcp, lasted)
+        for carrier in list(self.tcp.cap.carriers):
+            carrier.ask_to_leave("UDP is let through again")
+
+
+class _Way:
+    """One way in a race: a whole dial, which may go on when another has won."""
+
+    def __init__(self, dialer: Dialer, at: Address | None) -> None:
+        self.connection: Connection | None = None
+        self.error: TrunkError | None = None
+        self._task: asyncio.Task[Connection] | None = None
+        self._dialer = dialer
+        self._at = at
+        self._begun: list[Entrant] = []
+
+    @property
+    def is_begun(self) -> bool:
+        return self._task is not None
+
+    @property
+    def is_heard(self) -> bool:
+        return any(each.is_heard for each in self._begun)
+
+    def is_unanswered(self, error: TrunkError) -> bool:
+        """Whether it failed for want of an answer, though it knew whom to ask; a handshake that was begun and never
+        went on is no better."""
+        silent = isinstance(error.__cause__, TimeoutError) or not self.is_heard
+        return bool(self._begun) and silent and not isinstance(error, CertificateError)
+
+    def begin(self, deadline: float) -> asyncio.Task[Connection]:
+        dial = self._dialer.dial(self._at, deadline=deadline, begun=self._begun)
+        self._task = asyncio.get_running_loop().create_task(dial, name=f"pgtrunk way {self._dialer}")
+        return self._task
+
+    async def open(self, deadline: float) -> None:
+        try:
+            self.connection = await asyncio.shield(self.begin(deadline))
+        except TrunkError as exc:
+            self.error = exc
+            raise
+
+    async def succeeds(self) -> bool:
+        """Whether there is a connection in the end."""
+        assert self._task is not None
+        await asyncio.wait([self._task])
+        return not self._task.cancelled() and self._task.exception() is None
+
+    def discard(self) -> None:
+        """It is ready, and the other was too. `end` does what is to be done."""
+
+    async def end(self) -> None:
+        """Leaves nothing behind, though the caller be cancelled."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        if self._task.done():
+            _put_down(self._task)
+        else:
+            self._task.add_done_callback(_put_down)
+            await asyncio.wait([self._task])
+
+
+def _put_down(task: asyncio.Task[Connection]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        connection: Entrant = cast("Any", task.result())
+        connection.discard()
+
+
+def _caused(error: TrunkError, cause: BaseException) -> TrunkError:
+    error.__cause__ = cause
+    return error

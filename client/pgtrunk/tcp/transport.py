@@ -1,0 +1,288 @@
+"""A session over TCP as an asyncio.Transport: there at once, while its connection is still to be made.
+
+What a protocol may rely on is what a stream over QUIC gives it: exact ``bytes``, in order; ``pause_reading`` stops the
+far end; ``pause_writing``/``resume_writing`` at the watermarks; ``connection_lost`` once, never from within a call that
+the protocol makes. What is written before there is a line waits here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from pgtrunk.errors import SessionLost, TrunkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pgtrunk.tcp.line import Line
+
+__all__ = ["TcpTransport"]
+
+HIGH_WATER: Final = 64 << 10
+"""Octets written and not yet sent above which a protocol is paused, unless it sets another mark."""
+
+_NOBODY: Final = asyncio.Protocol()
+"""The protocol of a transport whose own has been told of the end."""
+
+
+class TcpTransport(asyncio.Transport):
+    """See asyncio.Transport; only what is different is described here.
+
+    ``get_extra_info`` knows 'transport' ("tcp"), and once there is a line 'peername', 'sockname' and 'cipher'. It has
+    no 'socket' and no 'ssl_object': asyncpg would use them.
+    """
+
+    def __init__(self, protocol: asyncio.BaseProtocol) -> None:
+        super().__init__()
+        self.on_closed: Callable[[BaseException | None], None] | None = None
+        """Called after the protocol's ``connection_lost``, with the same argument."""
+        self._loop = asyncio.get_running_loop()
+        self._line: Line | None = None
+        self._below: asyncio.Transport | None = None
+        self._held: list[bytes] = []
+        self._size = 0  # of what is held
+        self._high, self._low = HIGH_WATER, HIGH_WATER // 4
+        self._paused = False
+        self._write_paused = False
+        self._eof_written = False
+        self._eof_read = False
+        self._closing = False
+        self._cut: TrunkError | None = None
+        self._done = False  # connection_lost is on its way, or was there
+        self.set_protocol(protocol)
+
+    def __repr__(self) -> str:
+        state = "lost" if self._done else "closing" if self._closing else "open" if self._line else "connecting"
+        return f"<TcpTransport {state}>"
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is any use in a line."""
+        return not self._done
+
+    # -- the line
+
+    def attach(self, line: Line) -> None:
+        """Here is its line, usable and nobody's."""
+        self._line, self._below = line, line.take(self)
+        self._below.set_write_buffer_limits(self._high, self._low)
+        if self._paused:
+            line.pause_reading()
+        held, self._held, self._size = b"".join(self._held), [], 0
+        was_paused, self._write_paused = self._write_paused, False
+        line.write(held)
+        if self._eof_written:
+            line.write_eof()
+        if self._closing:
+            line.close()
+        elif was_paused and not self._write_paused:
+            self._call(self._protocol.resume_writing)
+
+    def refuse(self, error: TrunkError) -> None:
+        """There will be no line."""
+        self._end(error)
+
+    # -- protocol and extra info
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol: Any = protocol
+        self._receive: Any = getattr(protocol, "data_received", None)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        protocol: asyncio.BaseProtocol = self._protocol
+        return protocol
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "transport":
+            return "tcp"
+        if name == "cipher" and self._line is not None:
+            return self._line.cipher()
+        if name in ("peername", "sockname") and self._below is not None:
+            return self._below.get_extra_info(name, default)
+        return default
+
+    # -- reading: hot
+
+    def received(self, data: bytes) -> None:
+        """From the line."""
+        if self._closing:
+            return
+        try:
+            self._receive(data)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            # As asyncio does: one protocol's mistake ends its own transport.
+            self._blame(exc, "data_received")
+
+    def finished(self) -> None:
+        """From the line: the gateway has ended the session."""
+        if self._closing or self._eof_read:
+            return
+        self._eof_read = True
+        try:
+            keep_open = self._protocol.eof_received()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self._blame(exc, "eof_received")
+            return
+        if not keep_open:
+            self.close()
+
+    def is_reading(self) -> bool:
+        return not self._paused and not self._closing
+
+    def pause_reading(self) -> None:
+        if not (self._closing or self._paused):
+            self._paused = True
+            if self._line is not None:
+                self._line.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._paused and not self._closing:
+            self._paused = False
+            if self._line is not None:
+                self._line.resume_reading()
+
+    # -- writing: hot
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._eof_written:
+            raise RuntimeError("cannot write after write_eof()")
+        if self._closing or not data:
+            return
+        if self._line is not None:
+            self._line.write(data)
+            return
+        self._held.append(bytes(data))
+        self._size += len(data)
+        if self._size > self._high:
+            self.pause_writing()
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.write(b"".join(list_of_data))
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        if self._eof_written or self._closing:
+            return
+        self._eof_written = True
+        if self._line is not None:
+            self._line.write_eof()
+
+    def get_write_buffer_size(self) -> int:
+        """Octets written and not yet taken by the kernel."""
+        return self._size if self._below is None else self._below.get_write_buffer_size()
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._low, self._high
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        if high is None:
+            high = HIGH_WATER if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        if not high >= low >= 0:
+            raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
+        self._low, self._high = low, high
+        if self._below is not None:
+            self._below.set_write_buffer_limits(high, low)
+        elif self._size > high:
+            self.pause_writing()
+
+    def pause_writing(self) -> None:
+        """From the line too."""
+        if not (self._write_paused or self._done):
+            self._write_paused = True
+            self._call(self._protocol.pause_writing)
+
+    def resume_writing(self) -> None:
+        """From the line."""
+        if self._write_paused:
+            self._write_paused = False
+            if not self._done:
+                self._call(self._protocol.resume_writing)
+
+    # -- the end
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        """Sends what was written, then reports ``connection_lost(None)``. Nothing more is delivered."""
+        if self._closing:
+            return
+        self._closing = True
+        if self._line is not None:
+            self._line.close()
+        elif not self._held:
+            self._end(None)
+
+    def abort(self) -> None:
+        """Drops everything, both ways."""
+        self._closing = True
+        if self._line is not None:
+            self._line.abort()
+        else:
+            self._end(None)
+
+    def cut(self, error: TrunkError) -> None:
+        """The trunk is closed under it: what was written leaves, and then it is lost."""
+        self._closing = True
+        if self._line is None:
+            self._end(error)
+        else:
+            self._cut = error
+            self._line.close()
+
+    def lost(self, error: TrunkError | None) -> None:
+        """From the line: it is gone."""
+        if self._cut is not None:
+            error = self._cut
+        elif self._closing and self._eof_read:
+            # A session that both ends had closed has lost nothing by it.
+            error = None
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._done:
+            return
+        self._done = self._closing = True
+        self._held.clear()
+        self._loop.call_soon(self._connection_lost, error)
+
+    def _connection_lost(self, error: BaseException | None) -> None:
+        self._call(self._protocol.connection_lost, error)
+        if self.on_closed is not None:
+            self._call(self.on_closed, error)
+        # It refers to its transport: who has dropped it need not wait for the garbage collector to be rid of it.
+        self.set_protocol(_NOBODY)
+        self.on_closed = None
+
+    # -- calling the protocol
+
+    def _call(self, method: Any, *args: Any) -> None:
+        try:
+            method(*args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:  # see received
+            self._report(exc, getattr(method, "__name__", "?"))
+
+    def _blame(self, exc: BaseException, method: str) -> None:
+        self._report(exc, method)
+        if self._line is not None:
+            self._line.abort()
+        self._end(SessionLost(f"the session was aborted: its protocol failed in {method}"))
+
+    def _report(self, exc: BaseException, method: str) -> None:
+        self._loop.call_exception_handler({
+            "message": f"protocol.{method}() failed",
+            "exception": exc,
+            "transport": self,
+            "protocol": self._protocol,
+        })  # fmt: skip
