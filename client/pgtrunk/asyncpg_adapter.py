@@ -107,7 +107,7 @@ class AsyncpgAdapter:
         if isinstance(error, (asyncpg.CannotConnectNowError, asyncpg.AdminShutdownError)):
             # It was on its way when the gateway asked for its connection to be left, and came too late. The next one
             # will be on another.
-            return loop._link is not None and self._trunk.is_leaving(loop._link)
+            return loop._link is not None and self._trunk.lines.is_leaving(loop._link)
         return loop.anticipate is not Anticipation and loop.is_in_vain
 
     def _anticipation(self, dsn: str | None, arguments: dict[str, Any]) -> Callable[[Any], Anticipation]:

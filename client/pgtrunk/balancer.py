@@ -58,7 +58,7 @@ class Balancer:
 
     def _look(self) -> None:
         gateways, now = self._dialer.gateways, self._trunk.loop.time()
-        move = gateways.misplaced(self._dialer.counts(), now) if self._trunk.has_room_to_move else None
+        move = gateways.misplaced(self._dialer.counts(), now) if self._trunk.lines.has_room_to_move else None
         if move is None:
             self.start()
             return
@@ -73,7 +73,7 @@ class Balancer:
             return
         # Meanwhile anything may have happened to those that are there.
         placed = [each for each, at in self._dialer.placed().items() if at == move.source]
-        self._trunk.replace(placed, new, f"{move.gateway} is the better place")
+        self._trunk.lines.replace(placed, new, f"{move.gateway} is the better place")
 
     def _taken(self, move: asyncio.Task[None]) -> None:
         self._move = None

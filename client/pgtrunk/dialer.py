@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pgtrunk.connection import Connection
+    from pgtrunk.lines import Lines
     from pgtrunk.quic.client import ClientConfig
     from pgtrunk.quic.racing import Attempt, Entrant, Outcome
     from pgtrunk.quic.sockets import AddressInfo
     from pgtrunk.search import Resolver
     from pgtrunk.telemetry import GatewayStats
-    from pgtrunk.trunk import Trunk
 
 __all__ = ["Dialer"]
 
@@ -84,10 +84,10 @@ class Dialer:
 
     # What became of connections.
 
-    def follow(self, trunk: Trunk) -> None:
+    def follow(self, lines: Lines) -> None:
         """Has a trunk tell what becomes of its connections."""
-        trunk.on_lost, trunk.on_leave, trunk.on_answer = self.lost, self.told_to_leave, self.answered
-        self.stays = trunk.stays
+        lines.on_lost, lines.on_leave, lines.on_answer = self.lost, self.told_to_leave, self.answered
+        self.stays = lines.stays
 
     def answered(self, connection: Connection) -> None:
         """A gateway has answered on a connection that was early."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 from pgtrunk.address import parse_gateways
 from pgtrunk.balancer import Balancer
 from pgtrunk.dialer import Dialer
-from pgtrunk.errors import TrunkClosed
+from pgtrunk.errors import TrunkClosed, UsageError
 from pgtrunk.options import pool_rules, require_choice, require_seconds, ticket_store
 from pgtrunk.refusal import Limit
 from pgtrunk.stages import Stages
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EarlyData", "StreamManager"]
 
-EarlyData: TypeAlias = Literal["off", "login"]
+EarlyData: TypeAlias = Literal["off", "login", "read-only"]
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 LoadBalanceHosts: TypeAlias = Literal["random", "disable"]
@@ -72,8 +72,8 @@ class StreamManager:
     for its answers (``quic_redundancy``).
     ``early_data``: what may be said before the gateway has said anything. ``"login"``: a session's StartupMessage, in
     the first packets of a QUIC connection that is resumed (0-RTT), and with it the first message of a login by SCRAM
-    where the last one was by SCRAM, which proves nothing yet. ``"off"``: nothing. The gateway has its own option for
-    0-RTT (``quic_early_data``).
+    where the last one was by SCRAM, which proves nothing yet. ``"read-only"``: the queries of `fetch_early`, too.
+    ``"off"``: nothing. The gateway has its own option for 0-RTT (``quic_early_data``).
     ``tickets``: where the gateway's session tickets are kept, which make a handshake on the way back shorter, and early
     data possible. ``"memory"``: with this manager. A path: in that file, for all processes of this user; it gets mode
     0600, is refused where others can use it, and what it holds is worth some hours at most. None: nowhere; each
@@ -111,7 +111,7 @@ class StreamManager:
         require_seconds(connect_timeout=connect_timeout, keepalive=keepalive)
         require_choice("auto", "off", redundancy=redundancy)
         require_choice("random", "disable", load_balance_hosts=load_balance_hosts)
-        require_choice("off", "login", early_data=early_data)
+        require_choice("off", "login", "read-only", early_data=early_data)
         addresses = parse_gateways(gateway)
         self._address = addresses[0]
         self._gateway = ",".join(map(str, addresses))
@@ -179,7 +179,7 @@ class StreamManager:
 
     def _make_trunk(self) -> Trunk:
         trunk = Trunk(self._gateway, self._rules, self._dialer.dial)
-        self._dialer.follow(trunk)
+        self._dialer.follow(trunk.lines)
         return trunk
 
     async def __aenter__(self) -> Self:
@@ -213,6 +213,32 @@ class StreamManager:
         asyncpg's own reset is a round trip that resets somebody else's backend (``reset=None`` asks for it).
         """
         return self._asyncpg().create_pool(dsn, arguments)
+
+    async def fetch_early(
+        self, query: str, *arguments: str | None, user: str, database: str | None = None, timeout: float = 60.0
+    ) -> list[tuple[str | None, ...]]:
+        """Runs one query that only reads, in a session of its own, and returns its rows.
+
+        All of it leaves in the session's first flight, so the rows are there one round trip later; also where the QUIC
+        connection is only being resumed, since then it leaves as early data. Such data can be captured and sent again:
+        the query may run more than once, and a stranger may have it run. So the application declares by
+        ``early_data="read-only"`` that this does no harm; and a gateway with ``quic_early_data = read-only`` runs it in
+        a READ ONLY transaction that is rolled back. Where the gateway is not to run it early, or does not see that it
+        only reads, it runs when the handshake is complete.
+
+        For logins that prove nothing by themselves: ``auth_type = trust``, or ``cert`` with a client certificate.
+        Arguments ($1, $2, ...) and values are texts, as Postgres writes them. ``timeout`` (seconds) bounds everything.
+
+        Raises `UsageError` without that option, `LoginRefused` (also where a password is asked for), `LoginTimeout`,
+        what `open_stream` raises, and for an error of the query what asyncpg would raise.
+        """
+        if self._early_data != "read-only":
+            raise UsageError(f'early_data={self._early_data!r}: fetch_early needs early_data="read-only"')
+        self._open_trunk()
+        from pgtrunk.early_fetch import fetch_early
+
+        login = {"user": user, "database": user if database is None else database}
+        return await fetch_early(self.open_numbered, query, arguments, **login, timeout=timeout)
 
     async def open_stream(self, factory: Callable[[], P]) -> tuple[asyncio.Transport, P]:
         """Opens a stream for any `asyncio.Protocol`, and returns its transport and protocol.

@@ -47,7 +47,7 @@ class PooledSessions:
     def __init__(self, trunk: Trunk) -> None:
         self._trunk = trunk
         self._sessions: dict[int, PooledSession] = {}
-        trunk.movers.append(self._vacate)
+        trunk.lines.movers.append(self._vacate)
 
     def hooks(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The hooks of a pool, around those that its ``arguments`` have."""
@@ -124,7 +124,7 @@ class PooledSessions:
         """Ends it, if it may go. asyncpg must hear of that before anybody can acquire it: it learns it here and now, as
         of a server that has closed the session, and the transport says what remains to nobody."""
         transport = session.opened.transport
-        if not session.free or transport.is_closing() or not self._trunk.may_leave(session.opened.link):
+        if not session.free or transport.is_closing() or not self._trunk.lines.may_leave(session.opened.link):
             return
         self._forget(session)
         self._trunk.counters.sessions_moved += 1

@@ -8,34 +8,29 @@ caller's own task then opens the stream without another. It knows no asyncpg and
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from functools import partial
 from itertools import count
-from random import random
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, assert_never
 
-from pgtrunk.address import Address
 from pgtrunk.allocation import Allocation, Rules
 from pgtrunk.decisions import Dial, HangUp, Keep, Refuse, Replaced, Vacate, WakeAt
 from pgtrunk.errors import SessionLost, TrunkClosed, TrunkError, UsageError
+from pgtrunk.lines import Lines
 from pgtrunk.picture import picture
 from pgtrunk.refusal import Limit, error_for
 from pgtrunk.telemetry import Counters
 from pgtrunk.waiter import SlotWaiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable
 
     from pgtrunk.connection import Connection, Connector
     from pgtrunk.decisions import Decision
     from pgtrunk.link import Slot
-    from pgtrunk.quic.control import Goaway
     from pgtrunk.telemetry import TrunkStats
 
 __all__ = ["CANCEL_TIMEOUT", "Opened", "Trunk"]
-
-logger = logging.getLogger("pgtrunk")
 
 CLOSE_TIMEOUT = 3.0
 """Seconds that closing waits at most. A closed QUIC connection answers late packets for three probe timeouts."""
@@ -45,14 +40,6 @@ CANCEL_TIMEOUT = 10.0
 
 TCP_ROUND_TRIPS = 3
 """What a session waits for before its login: TCP, SSLRequest, TLS 1.3. One less with sslnegotiation=direct."""
-
-SPREAD = 0.5
-"""Seconds within which the clients of a gateway that sends them away come to the next one, at random; less where there
-is little time to leave."""
-
-SUSPECT_SPREAD = 1.0
-"""Seconds within which clients whose connection does not answer open another one, at random, where nobody waits for it.
-More than above: a gateway that was too busy to answer has all of them at once."""
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -71,29 +58,15 @@ class Trunk:
     def __init__(self, gateway: str, rules: Rules, connect: Connector) -> None:
         self.gateway = gateway
         self.counters = Counters()
-        self._connect = connect
         self._core: Allocation[SlotWaiter] = Allocation(rules)
+        self.lines = Lines(gateway, connect, self._core, self.counters, self._act)
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._numbers = count(1)
-        self._connections: dict[int, Connection] = {}
-        self._dials: dict[int, asyncio.Task[Connection]] = {}
-        self._farewells: set[asyncio.Task[None]] = set()
         self._cancel_timers: dict[Slot, asyncio.TimerHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at: float | None = None
         self._closer: asyncio.Task[None] | None = None
-        self._elsewhere: Address | None = None
-        self._cut_off = False
-        """Whether a connection was lost, or not to be had, and none has come since."""
-        self.movers: list[Callable[[int], None]] = []
-        """Called with the number of a link whose idle sessions may move from now on, see `may_leave`."""
-        self.on_lost: Callable[[Connection, BaseException], bool] | None = None
-        """Called when a connection is lost that was in use; returns whether there is somewhere else to go at once."""
-        self.on_leave: Callable[[Connection], None] | None = None
-        """Called when the gateway has asked for a connection to be left."""
-        self.on_answer: Callable[[Connection], None] | None = None
-        """Called when the gateway has answered on a connection that was taken to be open before (``is_early``)."""
 
     def check(self) -> None:
         """Raises `UsageError` on another loop or after a fork, `TrunkClosed` once `close` was called."""
@@ -151,12 +124,12 @@ class Trunk:
             except TrunkError:
                 self.counters.acquires_failed += 1
                 raise
-            connection = self._connections.get(slot.link)
+            connection = self.lines.open.get(slot.link)
             if connection is not None and connection.is_alive:
                 return self._open(connection, slot, factory, waiter)
             # The connection ended between the hand-over and this task's turn. The core must hear of it before the slot
             # is asked for again, or it would hand over the same one for ever.
-            self._lost(slot.link, SessionLost(f"the connection to {self.gateway} was lost"))
+            self.lines.lost(slot.link, SessionLost(f"the connection to {self.gateway} was lost"))
             waiter.again()
 
     async def _slot(self, waiter: SlotWaiter) -> Slot:
@@ -213,15 +186,6 @@ class Trunk:
             timer.cancel()
         self._release(slot)
 
-    def is_leaving(self, link: int) -> bool:
-        """Whether this link is to be left, by the gateway's wish or for its age."""
-        known = self._core.links.get(link)
-        return known is not None and known.is_leaving
-
-    def may_leave(self, link: int) -> bool:
-        """Whether this link is to be left or owes an answer, and another one is ready."""
-        return self._closer is None and self._core.may_leave(link)
-
     def _release(self, slot: Slot) -> None:
         self._act(self._core.release(slot, self._loop.time()))
 
@@ -234,20 +198,16 @@ class Trunk:
         for decision in decisions:
             match decision:
                 case Dial():
-                    self._dial(decision)
+                    self.lines.dial(decision)
                 case HangUp():
-                    self._hang_up(decision)
+                    self.lines.hang_up(decision)
                 case Keep(link, kept):
-                    self._connections[link].is_kept = kept
+                    self.lines.keep(link, kept)
                 case Replaced():
-                    self.counters.connections_replaced += 1
-                    logger.info(
-                        "%s: connection %d, %.0f s old, is left for connection %d",
-                        self.gateway, decision.link, decision.age, decision.by,
-                    )  # fmt: skip
+                    self.lines.tell_of_replacement(decision)
                 case Vacate(link):
                     # In a turn of its own: what they do comes back here.
-                    self._loop.call_soon(self._vacate, link)
+                    self._loop.call_soon(self.lines.vacate, link)
                 case Refuse(waiter, why):
                     waiter.refuse(error_for(why, waiter.limit, self.gateway))
                 case WakeAt(when):
@@ -270,168 +230,6 @@ class Trunk:
     def _look_again(self) -> None:
         self._act(self._core.decide(self._loop.time()))
 
-    # Connections.
-
-    def _dial(self, dial: Dial) -> None:
-        logger.debug("%s: opening connection %d (%s)", self.gateway, dial.link, dial)
-        task = self._loop.create_task(self._connect(self._elsewhere), name=f"pgtrunk dial {self.gateway} {dial.link}")
-        self._dials[dial.link] = task
-        task.add_done_callback(partial(self._dialled, dial.link))
-
-    def _dialled(self, link: int, task: asyncio.Task[Connection]) -> None:
-        del self._dials[link]
-        if task.cancelled():
-            error: BaseException | None = TrunkClosed("the attempt was cancelled")
-        else:
-            error = task.exception()
-        if error is not None:
-            self._failed(link, error)
-        elif self.is_closing:
-            self._say_farewell(task.result())
-        else:
-            self._connected(link, task.result())
-
-    def _connected(self, link: int, connection: Connection) -> None:
-        connection.on_credit = self._look_again
-        connection.on_lost = partial(self._lost, link)
-        connection.on_leave = partial(self._leave, link)
-        connection.on_suspect = partial(self._suspect, link)
-        if not connection.is_alive:
-            # It ended before anybody listened.
-            self._failed(link, SessionLost(f"the connection to {self.gateway} was lost at once"))
-            return
-        self._connections[link] = connection
-        early = connection.is_early
-        if early:
-            logger.debug("%s: connection %d begins with early data", self.gateway, link)
-            connection.on_open = partial(self._answered, link)
-        else:
-            self._count_open(link)
-        self._act(self._core.connected(link, connection, self._loop.time(), random(), early=early))
-        if connection.leave is not None:
-            self._leave(link, connection.leave)
-        if connection.is_suspect:
-            self._suspect(link, silent=True)
-
-    def _count_open(self, link: int) -> None:
-        self.counters.connections_opened += 1
-        self.counters.reconnects += self._cut_off
-        self._cut_off = False
-        logger.info("%s: connection %d is open", self.gateway, link)
-
-    def _answered(self, link: int) -> None:
-        """The gateway has answered on a connection that was early."""
-        connection = self._connections.get(link)
-        if connection is not None:
-            self._count_open(link)
-            if self.on_answer is not None:
-                self.on_answer(connection)
-            self._act(self._core.answered(self._loop.time()))
-
-    def _leave(self, link: int, goaway: Goaway) -> None:
-        """The gateway asks for a connection to be left. Asked again, it is only the time that may have changed."""
-        known = self._core.links.get(link)
-        if known is None or known.is_leaving:
-            return
-        self.counters.goaways += 1
-        self._elsewhere = None if goaway.to is None else Address(*goaway.to)
-        within = "" if goaway.within is None else f" within {goaway.within:g} s"
-        where = "" if self._elsewhere is None else f" for {self._elsewhere}"
-        logger.info("%s: the gateway asks for connection %d to be left%s%s", self.gateway, link, within, where)
-        if self.on_leave is not None and link in self._connections:
-            self.on_leave(self._connections[link])
-        delay = random() * (SPREAD if goaway.within is None else min(SPREAD, goaway.within / 4))
-        self._act(self._core.leave(link, self._loop.time(), delay))
-
-    def _suspect(self, link: int, silent: bool) -> None:
-        """A connection owes an answer, or has given it after all."""
-        if silent:
-            self.counters.connections_suspected += 1
-            logger.warning("%s: connection %d does not answer, new sessions go elsewhere", self.gateway, link)
-            self._act(self._core.suspect(link, self._loop.time(), random() * SUSPECT_SPREAD))
-        else:
-            logger.info("%s: connection %d answers again", self.gateway, link)
-            self._act(self._core.heard(link, self._loop.time()))
-
-    def stays(self, connection: Connection) -> bool:
-        """Whether a connection is neither to be left nor about to be replaced, as far as is known. May be called from
-        any thread."""
-        links = list(self._core.links.values())
-        number = next((number for number, each in list(self._connections.items()) if each is connection), -1)
-        return not any(link.replaces == number or (link.is_leaving and link.number == number) for link in links)
-
-    @property
-    def has_room_to_move(self) -> bool:
-        """Whether one more connection may be replaced: what cannot move piles up on those that are to be left."""
-        return not self.is_closing and len(self._core.links.leaving) < self._core.rules.connections
-
-    def replace(self, old: Collection[Connection], new: Connection, why: str) -> bool:
-        """Takes a connection that was opened elsewhere, and leaves one of these for it, that with the fewest sessions.
-        Returns whether it did: where they are to be left anyway, or gone, the new one is closed."""
-        links = [self._core.links[number] for number, each in self._connections.items() if each in old]
-        staying = [link for link in links if self.stays(self._connections[link.number])]
-        if self.is_closing or not staying:
-            self._say_farewell(new)
-            return False
-        link = min(staying, key=lambda each: each.sessions).number
-        logger.info("%s: connection %d is replaced: %s", self.gateway, link, why)
-        self._connected(self._core.adopt(link, self._loop.time()), new)
-        return True
-
-    def _vacate(self, link: int) -> None:
-        if self.may_leave(link):
-            for mover in self.movers:
-                mover(link)
-
-    def _failed(self, link: int, error: BaseException) -> None:
-        if self.is_closing:
-            return
-        self.counters.connections_failed += 1
-        self._cut_off = True
-        # Whoever named another address may have been wrong, or it is too late for that.
-        self._elsewhere = None
-        logger.warning("%s: connection %d could not be opened: %s", self.gateway, link, error)
-        self._act(self._core.failed(link, error, self._loop.time(), random()))
-
-    def _lost(self, link: int, error: BaseException) -> None:
-        """A connection has ended by itself. Its sessions hear of it from their transports."""
-        connection = self._connections.pop(link, None)
-        if connection is None:
-            return
-        self.counters.gone(connection.figures())
-        if connection.is_early:
-            # It was never open, and what its sessions have sent has had no effect.
-            if self.on_lost is not None:
-                self.on_lost(connection, error)
-            self._failed(link, error)
-            return
-        elsewhere = False
-        known = self._core.links.get(link)
-        if known is not None and known.is_leaving:
-            logger.info("%s: connection %d, which was to be left, has ended: %s", self.gateway, link, error)
-        elif known is None or known.is_idle:
-            logger.debug("%s: connection %d, which was idle, has ended: %s", self.gateway, link, error)
-        else:
-            self.counters.connections_lost += 1
-            self._cut_off = True
-            self._elsewhere = None
-            logger.warning("%s: connection %d is lost: %s", self.gateway, link, error)
-            elsewhere = self.on_lost is not None and self.on_lost(connection, error)
-        self._act(self._core.lost(link, error, self._loop.time(), random(), elsewhere=elsewhere))
-
-    def _hang_up(self, hang_up: HangUp) -> None:
-        logger.debug("%s: closing connection %d, idle for %.1f s", self.gateway, hang_up.link, hang_up.idle)
-        self._say_farewell(self._connections.pop(hang_up.link))
-
-    def _say_farewell(self, connection: Connection) -> None:
-        connection.on_credit = connection.on_lost = connection.on_leave = connection.on_suspect = None
-        connection.on_open = None
-        connection.close()
-        self.counters.gone(connection.figures())
-        task = self._loop.create_task(connection.wait_closed(), name=f"pgtrunk farewell {self.gateway}")
-        self._farewells.add(task)
-        task.add_done_callback(self._farewells.discard)
-
     # The end.
 
     async def close(self) -> None:
@@ -443,28 +241,17 @@ class Trunk:
         self.check_place()
         if self._closer is None:
             self._act(self._core.shut(self._loop.time()))
-            for dial in self._dials.values():
-                dial.cancel()
-            self._closer = self._loop.create_task(self._wait_closed(), name=f"pgtrunk close {self.gateway}")
-            for connection in self._connections.values():
-                self._say_farewell(connection)
-            self._connections.clear()
+            self.lines.close()
+            self._closer = self._loop.create_task(
+                self.lines.wait_closed(CLOSE_TIMEOUT), name=f"pgtrunk close {self.gateway}"
+            )
         await asyncio.shield(self._closer)
-
-    async def _wait_closed(self) -> None:
-        deadline = self._loop.time() + CLOSE_TIMEOUT
-        # An attempt that succeeds in spite of its cancellation adds a farewell, so these come second.
-        for pending in (set(self._dials.values()), self._farewells):
-            if pending:
-                _, late = await asyncio.wait(pending, timeout=deadline - self._loop.time())
-                for task in late:
-                    task.cancel()
 
     # What it looks like.
 
     def stats(self) -> TrunkStats:
         """May be called from any thread."""
-        return picture(self._core, self.counters, self._connections, len(self._farewells))
+        return picture(self._core, self.counters, self.lines.open, len(self.lines.farewells))
 
     @property
     def summary(self) -> str:

@@ -277,7 +277,7 @@ def test_a_gateway_that_takes_connections_and_drops_them_is_not_hammered() -> No
         (link,) = it.core.links
         lost_at = it.now
         it.core.lost(link, LOST, it.now, 0.0)
-        when = it.core.decide(it.now)[-1].when
+        when = wake(it.core.decide(it.now))
         assert when is not None
         pauses.append(when - lost_at)
         it.now = when

@@ -21,7 +21,7 @@ class EarlyConnection(FakeConnection):
 async def test_sessions_are_opened_at_once_and_the_answer_makes_it_an_open_connection() -> None:
     async with fake_trunk() as (trunk, gateway):
         answered: list[object] = []
-        trunk.on_answer = answered.append
+        trunk.lines.on_answer = answered.append
         gateway.makes = early
         session = await open_session(trunk)
         [connection] = gateway.connections

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-import pgtrunk.trunk
+import pgtrunk.lines
 from helpers.fake_gateway import FakeGateway
 from helpers.fake_postgres import FakePostgres
 from helpers.trunks import fake_trunk, limit, open_session, turns, until
@@ -27,7 +27,7 @@ DSN = "postgresql://app:secret@/shop"
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pgtrunk.trunk, "SPREAD", 0.01)
+    monkeypatch.setattr(pgtrunk.lines, "SPREAD", 0.01)
 
 
 # The trunk.
@@ -39,7 +39,7 @@ async def test_a_trunk_opens_another_connection_and_the_old_one_closes_with_its_
         gateway.connections[0].send_away(Goaway(30.0))
         assert trunk.stats().connections_leaving == 1
         await until(lambda: trunk.stats().connections_ready == 1)
-        assert trunk.may_leave(old.link)
+        assert trunk.lines.may_leave(old.link)
         new = await open_session(trunk)
         assert new.link != old.link
         cancel = await trunk.open_stream(asyncio.Protocol, limit(trunk), link=old.link)
@@ -62,9 +62,9 @@ async def test_it_hears_of_it_though_it_was_said_before_anybody_listened() -> No
             connection.leave = said.pop() if said else None
             return connection
 
-        trunk._connect = early  # type: ignore[assignment]
+        trunk.lines.connect = early  # type: ignore[assignment]
         first = await open_session(trunk)
-        await until(lambda: trunk.may_leave(first.link))
+        await until(lambda: trunk.lines.may_leave(first.link))
         first.transport.close()
 
 
@@ -73,7 +73,7 @@ async def test_it_goes_where_it_is_sent_and_if_nobody_is_there_to_where_it_was()
         session = await open_session(trunk)
         gateway.script.append(GatewayUnreachable("nobody"))
         gateway.connections[0].send_away(Goaway(None, ("other.test", 7000)))
-        await until(lambda: trunk.may_leave(session.link))
+        await until(lambda: trunk.lines.may_leave(session.link))
         assert gateway.dialled == [None, Address("other.test", 7000), None]
         session.transport.close()
 
@@ -96,7 +96,7 @@ async def test_asked_twice_it_moves_once() -> None:
         session = await open_session(trunk)
         gateway.connections[0].send_away(Goaway(30.0))
         gateway.connections[0].send_away(Goaway(1.0))
-        await until(lambda: trunk.may_leave(session.link))
+        await until(lambda: trunk.lines.may_leave(session.link))
         assert (trunk.stats().goaways, gateway.dials) == (1, 2)
         session.transport.close()
 

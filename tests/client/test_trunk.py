@@ -266,7 +266,7 @@ async def test_a_connection_lost_before_anybody_listened_counts_as_failed() -> N
             connection.lose()
             return connection
 
-        trunk._connect = dead_on_arrival  # type: ignore[assignment]
+        trunk.lines.connect = dead_on_arrival  # type: ignore[assignment]
         with pytest.raises(GatewayUnreachable, match="lost at once"):
             await open_session(trunk)
 

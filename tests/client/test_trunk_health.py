@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-import pgtrunk.trunk
+import pgtrunk.lines
 from helpers.fake_gateway import FakeGateway
 from helpers.trunks import fake_trunk, open_session, turns, until
 from pgtrunk.backoff import Backoff
@@ -19,7 +19,7 @@ REFUSED = GatewayUnreachable("nothing listens there")
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pgtrunk.trunk, "SUSPECT_SPREAD", 0.01)
+    monkeypatch.setattr(pgtrunk.lines, "SUSPECT_SPREAD", 0.01)
 
 
 async def test_new_sessions_avoid_a_connection_that_does_not_answer_until_it_does() -> None:
@@ -30,9 +30,9 @@ async def test_new_sessions_avoid_a_connection_that_does_not_answer_until_it_doe
         assert (stats.ready, stats.suspect, stats.suspected) == (0, 1, 1)
         new = await open_session(trunk)
         assert new.link != old.link
-        assert trunk.may_leave(old.link)
+        assert trunk.lines.may_leave(old.link)
         gateway.connections[0].suspect(False)
-        assert not trunk.may_leave(old.link)
+        assert not trunk.lines.may_leave(old.link)
         assert (await open_session(trunk)).link == old.link
         assert trunk.stats().connections.suspect == 0
         assert gateway.dials == 2
@@ -50,7 +50,7 @@ async def test_one_that_was_suspect_before_anybody_listened_is_taken_for_it() ->
             connection.is_suspect = gateway.dials == 1
             return connection
 
-        trunk._connect = silent  # type: ignore[assignment]
+        trunk.lines.connect = silent  # type: ignore[assignment]
         session = await open_session(trunk)
         assert session.transport is not None
         await until(lambda: trunk.stats().connections.suspect == 1)
@@ -59,7 +59,7 @@ async def test_one_that_was_suspect_before_anybody_listened_is_taken_for_it() ->
 async def test_those_who_move_are_told_when_another_is_ready() -> None:
     async with fake_trunk(connections=1, streams=5) as (trunk, gateway):
         told: list[int] = []
-        trunk.movers.append(told.append)
+        trunk.lines.movers.append(told.append)
         session = await open_session(trunk)
         gateway.connections[0].suspect()
         await until(lambda: told == [session.link])
@@ -87,7 +87,7 @@ async def test_a_connection_that_is_too_old_is_left_for_another() -> None:
         old = await open_session(trunk)
         await until(lambda: trunk.stats().connections.replaced == 1)
         assert (trunk.stats().connections.leaving, trunk.stats().goaways) == (1, 0)
-        assert trunk.may_leave(old.link)
+        assert trunk.lines.may_leave(old.link)
         old.transport.close()
         await until(lambda: not gateway.connections[0].is_alive)
         assert trunk.stats().connections_lost == 0

@@ -34,7 +34,7 @@ class World:
     def driver(self) -> ConnectionDriver:
         """The client's end of the connection."""
         assert self.trunk._trunk is not None
-        (connection,) = self.trunk._trunk._connections.values()
+        (connection,) = self.trunk._trunk.lines.open.values()
         return connection._driver  # type: ignore[attr-defined, no-any-return]
 
     def lose(self) -> None:
