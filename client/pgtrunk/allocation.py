@@ -221,7 +221,7 @@ class Allocation(Generic[W]):
         # Before the sessions: a cancel is what frees a slot that all the sessions wait for.
         for waiter in list(self._queues.cancels.values()):
             link = self.links.get(-1 if waiter.link is None else waiter.link)
-            if link is not None and link.credit > 0:
+            if link is not None and link.takes_cancels:
                 self._hand_over(link, waiter)
 
     def _serve_sessions(self) -> None:

@@ -54,6 +54,8 @@ class Link:
     peer: Peer | None = None
     """None while the handshake runs."""
     reserve: int = 0
+    own_limit: str | None = None
+    """The setting that bounds its streams in the place of the gateway's MAX_STREAMS: over TCP there is no such thing."""
     sessions: int = 0
     cancels: int = 0
     idle_since: float = 0.0
@@ -93,18 +95,24 @@ class Link:
         return 0 if self.peer is None else self.peer.stream_credit - len(self.granted)
 
     @property
+    def takes_cancels(self) -> bool:
+        """Whether a cancel may be sent now. What bounds sessions by a limit of our own is no reason to withhold it."""
+        return self.credit > 0 or (self.peer is not None and self.own_limit is not None)
+
+    @property
     def room(self) -> int:
         """How many more sessions fit; never negative."""
         return 0 if self.is_avoided else max(0, min(self.cap - self.sessions, self.credit - self.reserve))
 
     @property
     def is_limited_by_gateway(self) -> bool:
-        """Whether it is full because of the gateway's MAX_STREAMS, not of our own cap."""
+        """Whether it is full because of the gateway's MAX_STREAMS, or of its ``own_limit``, not of our own cap."""
         return self.is_ready and not self.is_avoided and self.room == 0 and self.sessions < self.cap
 
     def ready(self, peer: Peer, now: float) -> None:
         self.peer, self.since, self.idle_since = peer, now, now
-        self.reserve = reserve_for(peer.stream_credit)
+        self.own_limit = getattr(peer, "own_limit", None)
+        self.reserve = 0 if self.own_limit else reserve_for(peer.stream_credit)
 
     def grant(self, number: int, *, session: bool) -> Slot:
         slot = Slot(self.number, number, session)

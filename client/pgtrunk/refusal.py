@@ -83,6 +83,8 @@ def _queue(why: Full) -> str:
 
 
 def _decided(why: Full) -> str:
+    if why.own_limit is not None:
+        return f"{why.own_limit} decided; close sessions sooner, or raise it"
     if why.limited_by_gateway == why.ready:
         decided = "the gateway allows no more streams (its MAX_STREAMS, less a reserve for cancels)"
     elif why.limited_by_gateway:

@@ -51,6 +51,7 @@ class TcpCarrier:
     """See `pgtrunk.connection.Connection`. It is never suspect: a line that is dead is found by the kernel."""
 
     def __init__(self, place: Place, cap: Cap, timeout: float, first: Line | None = None) -> None:
+        self.on_open: Callable[[], None] | None = None
         self.on_credit: Callable[[], None] | None = None
         self.on_lost: Callable[[BaseException], None] | None = None
         self.on_leave: Callable[[Goaway], None] | None = None
@@ -58,8 +59,6 @@ class TcpCarrier:
         self.leave: Goaway | None = None
         self.is_kept = False
         self.is_suspect = False
-        self.is_early = False
-        self.on_open: Callable[[], None] | None = None
         self.is_early = False
         self.is_alive = True
         self.own_limit = f"tcp_connections={cap.most}"
