@@ -62,6 +62,8 @@ class AsyncpgAdapter:
         self._acquire_timeout = acquire_timeout
         self._verified = verified
         self._pooled = PooledSessions(trunk)
+        self._logins: dict[int, StreamLoop] = {}
+        trunk.lines.movers.append(self._open_elsewhere)
         # What asyncpg shows as the address of a connection: /pgtrunk/gw.example.net/.s.PGSQL.6432.
         self._place = {"host": f"/pgtrunk/{address.host}", "port": address.port}
 
@@ -88,12 +90,15 @@ class AsyncpgAdapter:
             async with clock:
                 while True:
                     forced["loop"] = loop
+                    self._logins[id(loop)] = loop
                     try:
                         connection = await asyncpg.connect(dsn, **(arguments | forced))
                         break
                     except Exception as exc:
                         if not self._may_open_again(loop, exc):
                             raise
+                    finally:
+                        del self._logins[id(loop)]
                     loop = StreamLoop(self._trunk, clock, timeout, self._acquire_timeout)
         except TimeoutError as exc:
             # An AcquireTimeout is a TimeoutError too; only our own clock's stands for the login.
@@ -104,11 +109,21 @@ class AsyncpgAdapter:
 
     def _may_open_again(self, loop: StreamLoop, error: Exception) -> bool:
         """Whether nothing of a session has run that has failed so, and another will do better."""
+        if loop.was_given_up:
+            return True
         if isinstance(error, (asyncpg.CannotConnectNowError, asyncpg.AdminShutdownError)):
             # It was on its way when the gateway asked for its connection to be left, and came too late. The next one
             # will be on another.
             return loop._link is not None and self._trunk.lines.is_leaving(loop._link)
         return loop.anticipate is not Anticipation and loop.is_in_vain
+
+    def _open_elsewhere(self, link: int) -> None:
+        """Sessions that are being opened on a connection that does not answer: nothing has run on them yet, so they
+        need not wait for it now that there is another."""
+        if self._trunk.lines.is_suspect(link):
+            for loop in list(self._logins.values()):
+                if loop._link == link:
+                    loop.give_up()
 
     def _anticipation(self, dsn: str | None, arguments: dict[str, Any]) -> Callable[[Any], Anticipation]:
         memory, who = self._memory, (dsn, str(arguments.get("user")), str(arguments.get("database")))
@@ -158,6 +173,7 @@ class StreamLoop:
         self._clock = clock
         self._timeout = timeout
         self._acquire_timeout = acquire_timeout
+        self.was_given_up = False
         self._session: Opened[Any] | None = None
         self._link: int | None = None
         """The connection that the session's stream is on, once it is open."""
@@ -172,6 +188,12 @@ class StreamLoop:
         if self._undertaking is not None:
             self._undertaking.begin(weakref.ref(future))
         return future
+
+    def give_up(self) -> None:
+        """End the session's stream, which is still at its login."""
+        if self._session is not None:
+            self.was_given_up = True
+            self._session.transport.abort()
 
     def take(self) -> Opened[Any]:
         """The session's stream, once it is open. It refers to this loop: who gets it is alone in having it."""

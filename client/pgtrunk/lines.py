@@ -79,6 +79,11 @@ class Lines:
         known = self._core.links.get(link)
         return known is not None and known.is_leaving
 
+    def is_suspect(self, link: int) -> bool:
+        """Whether this link owes an answer."""
+        known = self._core.links.get(link)
+        return known is not None and known.is_suspect
+
     def may_leave(self, link: int) -> bool:
         """Whether this link is to be left or owes an answer, and another one is ready."""
         return not self.is_closing and self._core.may_leave(link)
@@ -182,11 +187,16 @@ class Lines:
         known = self._core.links.get(link)
         if known is None or known.is_leaving:
             return
-        self._counters.goaways += 1
+        reason = getattr(goaway, "reason", None)
+        self._counters.goaways += reason is None
         self._elsewhere = None if goaway.to is None else Address(*goaway.to)
         within = "" if goaway.within is None else f" within {goaway.within:g} s"
         where = "" if self._elsewhere is None else f" for {self._elsewhere}"
-        logger.info("%s: the gateway asks for connection %d to be left%s%s", self.gateway, link, within, where)
+        if reason is None:
+            logger.info("%s: the gateway asks for connection %d to be left%s%s", self.gateway, link, within, where)
+        else:
+            # Of TCP, which asks in the gateway's place.
+            logger.info("%s: connection %d is to be left: %s", self.gateway, link, reason)
         if self.on_leave is not None and link in self.open:
             self.on_leave(self.open[link])
         delay = random() * (SPREAD if goaway.within is None else min(SPREAD, goaway.within / 4))

@@ -84,6 +84,19 @@ async def test_idle_sessions_of_a_pool_move_to_a_connection_that_answers() -> No
         assert it.lost == (0, 0)
 
 
+async def test_a_session_that_is_being_opened_on_a_dead_path_is_opened_beside_it() -> None:
+    async with world(connections=1) as it:
+        old = await it.trunk.connect(DSN)
+        it.net.cut()
+        new = await asyncio.gather(*(it.trunk.connect(DSN) for _ in range(3)))
+        assert it.suspect == 1
+        assert await asyncio.gather(*(session.fetchval("select 1") for session in new)) == [1] * 3
+        it.net.mend()
+        assert await old.fetchval("select 1") == 1
+        for session in [old, *new]:
+            await session.close()
+
+
 async def test_all_that_is_silent_for_a_moment_loses_nothing() -> None:
     async with world(connections=2, streams_per_connection=2) as it:
         sessions = [await it.trunk.connect(DSN) for _ in range(4)]
