@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import threading
 import urllib.request
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -15,6 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 
+from helpers.trunks import fake_trunk, open_session, turns
 from pgtrunk import StreamManager
 from pgtrunk.errors import TrunkClosed, UsageError
 from pgtrunk.exporting import Trunks
@@ -221,6 +224,38 @@ async def test_a_real_manager_from_another_thread() -> None:
         server.server_close()
         thread.join()
     assert b'pgtrunk_connections_max{trunk="127.0.0.1:6432"} 4.0' in told[0]
+
+
+async def test_looking_from_another_thread_while_things_go_on_harms_nothing() -> None:
+    looks, faults, over = 0, [], threading.Event()
+
+    def look(trunk: Any) -> None:
+        nonlocal looks
+        while not over.is_set():
+            try:
+                families(trunk.stats())
+            except Exception as exc:
+                faults.append(exc)
+                return
+            looks += 1
+
+    interval = sys.getswitchinterval()
+    async with fake_trunk(connections=20, streams=1) as (trunk, _):
+        watcher = threading.Thread(target=look, args=(trunk,))
+        sys.setswitchinterval(1e-6)
+        watcher.start()
+        try:
+            async with asyncio.timeout(30):
+                while looks < 200 and not faults:
+                    sessions = [await open_session(trunk) for _ in range(20)]
+                    for session in sessions:
+                        session.transport.close()
+                    await turns()
+        finally:
+            sys.setswitchinterval(interval)
+            over.set()
+            watcher.join(20)
+    assert faults == []
 
 
 def test_a_picture_is_of_one_moment_and_taken_again_later() -> None:

@@ -270,7 +270,7 @@ class PathMemory:
     def figures(self) -> RedundancyFigures:
         """The sum over all connections that there were."""
         total = RedundancyFigures()
-        for each in (self._gone, *(member.redundancy_figures for member in self._members)):
+        for each in (self._gone, *(member.redundancy_figures for member in list(self._members))):
             total.add(each)
         return total
 
@@ -307,8 +307,8 @@ class Paths:
                 return
 
     def figures(self) -> RedundancyFigures:
-        """The sum over all paths that there were."""
+        """The sum over all paths that there were. May be called from any thread."""
         total = RedundancyFigures()
-        for each in (self._gone, *(memory.figures() for memory in self._by_host.values())):
+        for each in (self._gone, *(memory.figures() for memory in list(self._by_host.values()))):
             total.add(each)
         return total
