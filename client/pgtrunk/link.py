@@ -55,7 +55,7 @@ class Link:
     """None while the handshake runs."""
     reserve: int = 0
     own_limit: str | None = None
-    """The setting that bounds its streams in the place of the gateway's MAX_STREAMS: over TCP there is no such thing."""
+    """The setting that bounds its streams in the place of the gateway's MAX_STREAMS, which there is not over TCP."""
     sessions: int = 0
     cancels: int = 0
     idle_since: float = 0.0

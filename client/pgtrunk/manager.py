@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
 from pgtrunk.address import parse_gateways
 from pgtrunk.balancer import Balancer
-from pgtrunk.dialer import Dialer
 from pgtrunk.errors import TrunkClosed, UsageError
-from pgtrunk.options import pool_rules, require_choice, require_seconds, ticket_store
+from pgtrunk.options import pool_rules, require_choice, require_positive_int, require_seconds, ticket_store
 from pgtrunk.refusal import Limit
 from pgtrunk.stages import Stages
+from pgtrunk.tcp.fallback import Fallback
 from pgtrunk.telemetry import RedundancyStats
 from pgtrunk.trunk import CANCEL_TIMEOUT, Trunk
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pgtrunk.asyncpg_adapter import AsyncpgAdapter
     from pgtrunk.quic.redundancy import Redundancy
+    from pgtrunk.tcp.fallback import Transport
     from pgtrunk.telemetry import TrunkStats
     from pgtrunk.trunk import Opened
 
@@ -59,6 +60,11 @@ class StreamManager:
     more than a third of the idle timeout (10 s, or the gateway's ``quic_idle_timeout``). A connection is suspect when
     an answer, to this or to anything else, is overdue by a second: it gets no more sessions, idle ones of pools move
     away, and all is as it was when it answers after all. With the default that is 3 s after a path died, at the latest.
+
+    ``transport``: how the gateway is reached. ``"auto"``: by QUIC, and where UDP is not answered, by TLS over TCP at
+    the same port, if the gateway has it there (``client_tls_sslmode``); QUIC is tried again from time to time, and then
+    sessions move back. ``"quic"`` and ``"tcp"``: so and no other way.
+    ``tcp_connections``: sessions over TCP at most; each has a TCP connection of its own.
 
     ``ca_file`` (a path) or ``ca_data`` (PEM) hold the CAs that the gateway's certificate must lead to; the system's are
     used where neither is given. ``server_name`` is the name that the certificate must carry, the host unless given.
@@ -96,6 +102,8 @@ class StreamManager:
         max_lifetime: float | None = 3600.0,
         connect_timeout: float = 5.0,
         keepalive: float = 2.0,
+        transport: Transport = "auto",
+        tcp_connections: int = 100,
         ca_file: str | None = None,
         ca_data: bytes | None = None,
         server_name: str | None = None,
@@ -109,6 +117,8 @@ class StreamManager:
         timings: bool = True,
     ) -> None:
         require_seconds(connect_timeout=connect_timeout, keepalive=keepalive)
+        require_positive_int(tcp_connections=tcp_connections)
+        require_choice("auto", "quic", "tcp", transport=transport)
         require_choice("auto", "off", redundancy=redundancy)
         require_choice("random", "disable", load_balance_hosts=load_balance_hosts)
         require_choice("off", "login", "read-only", early_data=early_data)
@@ -144,7 +154,14 @@ class StreamManager:
             early=early_data != "off",
             tickets=ticket_store(tickets),
         )
-        self._dialer = Dialer(addresses, self._config, timeout=connect_timeout, spreads=load_balance_hosts == "random")
+        self._dialer = Fallback.of(
+            transport,
+            addresses,
+            self._config,
+            tcp_connections=tcp_connections,
+            timeout=connect_timeout,
+            spreads=load_balance_hosts == "random",
+        )
         self._trunk: Trunk | None = None
         self._balancer: Balancer | None = None
         self._adapter: AsyncpgAdapter | None = None
@@ -159,7 +176,7 @@ class StreamManager:
             self._dialer.check()
             self._trunk = self._make_trunk()
             self._trunk.start()
-            self._balancer = Balancer(self._trunk, self._dialer)
+            self._balancer = Balancer(self._trunk, self._dialer.quic)
             self._balancer.start()
         self._trunk.check()
 
@@ -174,6 +191,7 @@ class StreamManager:
         if self._balancer is not None:
             self._balancer.stop()
         await self._trunk.close()
+        await self._dialer.close()
         if self._balancer is not None:
             await self._balancer.wait_stopped()
 
@@ -273,7 +291,8 @@ class StreamManager:
         stages = Stages.of(trunk.counters.acquire_waits, config.stages)
         return replace(
             trunk.stats(),
-            gateways=self._dialer.stats(),
+            gateways=self._dialer.quic.stats(),
+            tcp=self._dialer.stats(),
             redundancy=RedundancyStats(**asdict(config.paths.figures())),
             stages=stages,
         )

@@ -59,7 +59,7 @@ async def world(*, connections: int = 1, streams: int = 2, **settings: Any) -> A
         dangerously_skip_certificate_verification=True,
         **settings,
     )
-    manager._dialer.dial = gateway.connect  # type: ignore[method-assign, assignment]
+    manager._dialer.dial = gateway.connect  # type: ignore[method-assign]
     async with manager:
         yield World(manager, gateway, postgres)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def manager(gateway: FakeGateway | None = None, **settings: Any) -> StreamManager:
     made = StreamManager("gw.test", dangerously_skip_certificate_verification=True, **settings)
-    made._dialer.dial = (gateway or FakeGateway()).connect  # type: ignore[method-assign, assignment]
+    made._dialer.dial = (gateway or FakeGateway()).connect  # type: ignore[method-assign]
     return made
 
 

@@ -126,7 +126,7 @@ async def world(**settings: Any) -> AsyncIterator[World]:
     postgres = FakePostgres()
     gateway = FakeGateway(postgres)
     manager = StreamManager("gw.test", connections=1, dangerously_skip_certificate_verification=True, **settings)
-    manager._dialer.dial = gateway.connect  # type: ignore[method-assign, assignment]
+    manager._dialer.dial = gateway.connect  # type: ignore[method-assign]
     async with manager:
         yield World(manager, gateway, postgres)
 

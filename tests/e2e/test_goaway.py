@@ -128,7 +128,7 @@ async def test_a_transaction_ends_where_it_began_and_what_is_lent_out_is_left_al
 
 async def test_who_knows_no_goaway_is_served_until_he_leaves(start: Start) -> None:
     async with pair(start) as it, it.trunk() as trunk:
-        trunk._dialer._config = replace(trunk._dialer._config, alpn=("postgresql",))
+        trunk._dialer.quic._config = replace(trunk._dialer.quic._config, alpn=("postgresql",))
         session = await trunk.connect(**LOGIN)
         it.turn()
         stopping = asyncio.ensure_future(it.old.gateway.wait_for_clients())

@@ -229,7 +229,7 @@ async def test_quic_sessions_while_it_drains(site: Site) -> None:
         where = f"127.0.0.1:{port}"
         async with StreamManager(where, **there) as trunk, StreamManager(where, **there) as old:
             # One that knows no GOAWAY.
-            old._dialer._config = replace(old._dialer._config, alpn=("postgresql",))
+            old._dialer.quic._config = replace(old._dialer.quic._config, alpn=("postgresql",))
             session, other = await trunk.connect(**LOGIN), await old.connect(**LOGIN)
             gateway.send(signal.SIGTERM)
             await asyncio.to_thread(gateway.until_logged, "waiting for all clients")

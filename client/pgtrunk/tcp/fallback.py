@@ -20,16 +20,21 @@ import logging
 from random import random
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
+from pgtrunk.dialer import Dialer
 from pgtrunk.errors import CertificateError, GatewayUnreachable, TrunkError, UdpBlocked
 from pgtrunk.tcp.blockage import Blockage
+from pgtrunk.tcp.cap import Cap
+from pgtrunk.tcp.dialer import Knocker, TcpDialer
 from pgtrunk.telemetry import TcpStats
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pgtrunk.address import Address
     from pgtrunk.connection import Connection
-    from pgtrunk.dialer import Dialer
+    from pgtrunk.lines import Lines
+    from pgtrunk.quic.client import ClientConfig
     from pgtrunk.quic.racing import Entrant
-    from pgtrunk.tcp.dialer import Knocker, TcpDialer
 
 __all__ = ["Fallback", "Transport"]
 
@@ -69,6 +74,22 @@ class Fallback:
         self._watch: asyncio.Task[None] | None = None
         self._doubts: set[asyncio.Task[None]] = set()
 
+    @classmethod
+    def of(
+        cls,
+        transport: Transport,
+        addresses: Sequence[Address],
+        config: ClientConfig,
+        *,
+        tcp_connections: int,
+        timeout: float,
+        spreads: bool,
+    ) -> Fallback:
+        """With a dialer for each way."""
+        quic = Dialer(addresses, config, timeout=timeout, spreads=spreads)
+        tcp = TcpDialer(addresses, config, Cap(tcp_connections), timeout=timeout, spreads=spreads)
+        return cls(transport, quic, tcp, Knocker(addresses, config, timeout=timeout), timeout=timeout)
+
     def check(self) -> None:
         """Raises `CertificateFileError` for files that cannot be read or do not fit together, and `UsageError`."""
         (self.tcp if self._transport == "tcp" else self.quic).check()
@@ -103,6 +124,12 @@ class Fallback:
         """A gateway asks for a connection to be left."""
         self.quic.told_to_leave(connection)
         self.tcp.told_to_leave(connection)
+
+    def follow(self, lines: Lines) -> None:
+        """Has a trunk tell what becomes of its connections."""
+        self.tcp.follow(lines)
+        self.quic.follow(lines)
+        lines.on_lost, lines.on_leave = self.lost, self.told_to_leave
 
     async def close(self) -> None:
         """Ends the looks at UDP."""
