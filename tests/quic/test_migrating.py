@@ -328,20 +328,3 @@ def test_a_client_without_ids_stays_where_it_is() -> None:
     client._peer_cid_available.clear()
     assert not client.try_path(sockets.new, sockets.pair.loop.time())
     client.drop_path()
-
-
-def test_silence_is_told_from_the_third_probe_timeout_on() -> None:
-    sockets = Sockets()
-    pair = sockets.pair
-    told: list[int] = []
-    client, server = pair.client.driver.quic, pair.server.driver.quic
-    client.on_silence = lambda: told.append(client._loss._pto_count)
-    server.on_silence = lambda: told.append(-1)
-    stream = pair.open(Recorder)
-    sockets.dead.add(CLIENT_ADDR)
-    stream.transport.write(b"x")
-    pair.run(8.0)
-    # PINGs ask on, and put off what comes after.
-    assert told[:2] == [3, 4]
-    sockets.dead.clear()
-    pair.until(lambda: stream.data == b"x")

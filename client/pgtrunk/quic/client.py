@@ -340,6 +340,8 @@ class ClientConnection:
             self.on_leave(goaway)
 
     def _on_driver_suspect(self, silent: bool) -> None:
+        if silent:
+            self._sockets.suspect()
         if self.on_suspect is not None:
             self.on_suspect(silent)
 

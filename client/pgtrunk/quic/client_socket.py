@@ -6,13 +6,14 @@ What cannot be sent is told to its owner with the reason, since a client's netwo
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import logging
 import socket
 import sys
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from .sockets import tune
+from .sockets import forbids_fragments, tune
 
 if TYPE_CHECKING:
     from typing import Self
@@ -53,6 +54,11 @@ class SocketPath(tuple[Any, ...]):
 
     __hash__ = tuple.__hash__
 
+    @property
+    def local(self) -> Any:
+        """Our host: a path from another one is another path, and one from another port is not."""
+        return self.socket.sockname[:1]
+
 
 class SocketOwner(Protocol):
     """Who is told."""
@@ -78,6 +84,10 @@ class ClientSocket(asyncio.DatagramProtocol):
         self.path = SocketPath(peer, self)
         self.sockname: tuple[Any, ...] = ()
         """Our address, as the kernel has chosen it."""
+        self.fails = False
+        """Whether the last datagram could not be sent."""
+        self.proves_sizes = False
+        """Whether what is too large for the path is not sent in fragments."""
         self._owner = owner
         self._sock: socket.socket | None = None
         self._wire: asyncio.DatagramTransport | None = None
@@ -95,18 +105,22 @@ class ClientSocket(asyncio.DatagramProtocol):
                 _warn_once(warning)
             sock.connect(tuple(self.path))
             self.sockname = sock.getsockname()
+            self.proves_sizes = forbids_fragments(sock)
             self._sock = sock
             await asyncio.get_running_loop().create_datagram_endpoint(lambda: self, sock=sock)
         except BaseException:
-            # A cancelled create_datagram_endpoint closes its transport, if it had got that far; the socket is ours.
+            # A cancelled create_datagram_endpoint closes its transport, if it had got that far, but not uvloop's; one
+            # that is made only now is closed by connection_made. The socket is ours.
             self._sock = None
+            if self._wire is not None:
+                self._wire.close()
             sock.close()
             raise
 
     @property
-    def is_open(self) -> bool:
-        """Whether it can be sent with."""
-        return self._sock is not None and self._wire is not None
+    def is_wired(self) -> bool:
+        """Whether there is a transport, whose end ``socket_closed`` will tell."""
+        return self._wire is not None
 
     def send(self, data: bytes) -> None:
         """Send a datagram; never waits and never raises."""
@@ -120,7 +134,11 @@ class ClientSocket(asyncio.DatagramProtocol):
             # loop does not see that it is connected.
             wire.sendto(data, self.path if sys.platform == "win32" else None)
         except OSError as exc:
+            self.fails = exc.errno != errno.EMSGSIZE
             self._owner.socket_failed(self, exc, len(data))
+        else:
+            if self.fails:
+                self.fails = False
 
     def close(self) -> None:
         """Stop at once."""

@@ -28,6 +28,7 @@ from pgtrunk.quic.forwarding import Forwarded
 from pgtrunk.quic.redundancy import Paths
 from pgtrunk.quic.reset import Resets
 from pgtrunk.quic.server_tls import HandshakePolicy, ServerContext
+from pgtrunk.quic.sockets import forbids_fragments
 from pgtrunk.quic.steering import ALONE
 from pgtrunk.quic.transport import StreamTransport
 from pgtrunk.quic.udp import Endpoint, Path, UdpCounters, open_endpoint
@@ -103,6 +104,7 @@ class Listener:
         self._forward = forward
         self._elders = elders
         self._endpoints: list[Endpoint] = []
+        self._forbids_fragments = True
         self._admission = Admission(door.admission)
         self._ids = ConnectionIds(os.urandom, buckets=place.buckets, generation=place.generation)
         world = Surroundings(
@@ -189,6 +191,7 @@ class Listener:
         address = sock.getsockname()
         same = [endpoint.number for endpoint in self._endpoints if endpoint.address == address]
         number = same[0] if same else len(self._endpoints)
+        self._forbids_fragments = self._forbids_fragments and forbids_fragments(sock)
         self._endpoints.append(await open_endpoint(sock, self._demux.datagram_received, self.udp, number))
 
     def take(self, frame: bytes) -> None:
@@ -304,7 +307,9 @@ class Listener:
             retry_source_connection_id=opening.retry_id,
         )
         quic._logger = _Hushed(quic._logger.logger, quic._logger.extra)
+        quic.proves_sizes = self._forbids_fragments
         accepted = _Accepted(self, quic, opening.half_open, path)
+        quic.on_moved = accepted.moved
         self._accepted.add(accepted)
         for connection_id in quic.host_cids:
             self._demux.add(connection_id, accepted)
@@ -391,11 +396,20 @@ class _Accepted:
             # It looked like an Initial packet, but was none: there is nothing to wait for.
             self.driver.abandon(None)
 
+    def moved(self) -> None:
+        """The client is at another address, and has shown that it receives there."""
+        peer = self.driver.peername
+        assert isinstance(peer, Path)
+        self.driver.extra["sockname"] = peer.sockname
+        self._quic.use_path(self._listener.paths.to(peer[0]), self._listener.loop.time())
+
     def _send(self, data: bytes, path: Path) -> None:
         # aioquic keeps to the anti-amplification limit with all but its last word, a close (RFC 9000 section 8.1).
-        if self._half_open is not None and self._is_over_limit(path):
+        paths = self._quic._network_paths
+        if not (paths and paths[0].is_validated) and self._is_over_limit(path):
             return
-        path.endpoint.send(data, path)
+        if not path.endpoint.send(data, path):
+            self._quic.datagram_refused(len(data))
 
     def _is_over_limit(self, path: Path) -> bool:
         for known in self._quic._network_paths:

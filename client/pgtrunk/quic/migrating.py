@@ -50,9 +50,6 @@ is known of its round trip time; more where that of the old path says so."""
 FORGET = 1.0
 """Seconds after which paths that are not in use are forgotten; longer where probe timeouts are."""
 
-SILENT = 3
-"""Probe timeouts in a row that make a path silent."""
-
 
 class Migrating(Probing):
     """The part of a connection that goes from one path to another."""
@@ -63,8 +60,6 @@ class Migrating(Probing):
         """Times that another path has taken the place of the one in use, and was validated."""
         self.on_moved: Callable[[], object] = nothing
         """Called after each."""
-        self.on_silence: Callable[[], object] = nothing
-        """Called at each probe timeout of a client from the ``SILENT``th in a row on."""
         self._active: QuicNetworkPath | None = None
         self._proved: NetworkAddress | None = None
         self._active_from = 0
@@ -215,10 +210,7 @@ class Migrating(Probing):
 
     def handle_timer(self, now: float) -> None:
         """Do what is due."""
-        before = self._loss._pto_count
         super().handle_timer(now)
-        if self._is_client and self._loss._pto_count > max(before, SILENT - 1):
-            self.on_silence()
         if self._network_paths and self._network_paths[0] is not self._active:
             self._note_paths(now)
 
