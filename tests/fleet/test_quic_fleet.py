@@ -103,6 +103,16 @@ async def test_a_killed_workers_clients_know_it_and_the_others_notice_nothing(
     await asyncio.gather(*running, return_exceptions=True)
 
 
+async def test_each_worker_reports_on_the_queries_of_its_own_connections(start_fleet: StartFleet) -> None:
+    fleet = await start_fleet(workers=2)
+    for session in await one_on_each(fleet):
+        assert await session.fetchval("SELECT 1") == 1
+    busy = [trunk for trunk in fleet.trunks if trunk.stats().streams_in_use]
+    assert len(busy) == 2
+    await until(lambda: all(trunk.stats().stages.execution.count for trunk in busy))
+    assert all(trunk.stats().stages.transfer.count == 1 for trunk in busy)
+
+
 @contextlib.asynccontextmanager
 async def moving(fleet: LocalFleet, number: int) -> AsyncIterator[tuple[Any, list[asyncpg.Connection]]]:
     """Sessions, each with a connection of its own, behind a network whose addresses change."""
