@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from behaviour.statement_conversations import batch, run, said
-from pgtrunk.wire.frontend import parse
+from behaviour.statement_conversations import batch, once, run, said
+from pgtrunk.wire.frontend import describe_statement, parse
 
 if TYPE_CHECKING:
     from behaviour.portal_conversations import Step
@@ -132,6 +132,34 @@ DIFFERENCES: Final[dict[str, Difference]] = {
         theirs=['ErrorResponse ERROR 42601 syntax error at or near "selec" P=17', READY],
         ours=['ErrorResponse ERROR 42601 syntax error at or near "selec" P=19', READY],
         fields="P",
+    ),
+    "the WARNING about SET LOCAL outside of a block is missing in a batch that first uses what PREPARE has made": (
+        Difference(
+            why="another backend runs the PREPARE again, in the same batch, and to Postgres that makes it a pipeline",
+            steps=[
+                said(b"prepare made as select 7"),
+                batch(describe_statement(b"made"), once(b"set local work_mem = '3MB'")),
+            ],
+            theirs=[
+                "ParameterDescription []",
+                "RowDescription ?column?:23",
+                "ParseComplete",
+                "BindComplete",
+                "NoData",
+                "NoticeResponse WARNING 25P01 SET LOCAL can only be used in transaction blocks",
+                "CommandComplete SET",
+                READY,
+            ],
+            ours=[
+                "ParameterDescription []",
+                "RowDescription ?column?:23",
+                "ParseComplete",
+                "BindComplete",
+                "NoData",
+                "CommandComplete SET",
+                READY,
+            ],
+        )
     ),
     "the NOTICE is missing that the name in PREPARE, EXECUTE or DEALLOCATE is cut off": Difference(
         why="the gateway's name is not",
