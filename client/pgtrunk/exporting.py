@@ -12,14 +12,16 @@ from pgtrunk.metric import families
 from pgtrunk.telemetry import TrunkStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from pgtrunk.metric import Family
+    from pgtrunk.metric import Family, Sample
     from pgtrunk.stages import Timing
 
-__all__ = ["BOUNDS", "PREFIX", "Trunks", "Watched", "cumulative", "described"]
+__all__ = ["BOUNDS", "PREFIX", "Recent", "Trunks", "Watched", "cumulative", "described"]
 
 PREFIX: Final = "pgtrunk"
+
+MINUTE: Final = 60.0
 
 FRESH: Final = 0.1
 """Seconds for which a picture is taken for new: what a reader asks for at a time is to be of one moment."""
@@ -39,6 +41,25 @@ class Watched(Protocol):
     def stats(self) -> TrunkStats: ...
 
 
+class Recent:
+    """Timings of the last one to two minutes, or since the look before the last where looks are further apart."""
+
+    def __init__(self) -> None:
+        self._older: Mapping[object, Timing] = {}
+        self._newer: Mapping[object, Timing] = {}
+        self._turned_at: float | None = None
+
+    def look(self, timings: Mapping[object, Timing], now: float) -> None:
+        """All timings are these now, by whatever they are known by."""
+        if self._turned_at is None or now - self._turned_at >= MINUTE:
+            self._older, self._newer, self._turned_at = self._newer, timings, now
+
+    def of(self, key: object, timing: Timing) -> Timing:
+        """What has come to one of them in that time."""
+        before = self._older.get(key)
+        return timing if before is None else timing.since(before)
+
+
 class Trunks:
     """The trunks of one exporter. May be asked from any thread."""
 
@@ -48,6 +69,7 @@ class Trunks:
         self._entries: dict[str, Watched] = {}
         self._taken: list[tuple[str, list[Family]]] = []
         self._taken_at: float | None = None
+        self._recent = Recent()
 
     def add(self, trunk: Watched, name: str | None = None) -> None:
         """Exports one more, as ``trunk=name``; its gateway's address where there is no name."""
@@ -70,7 +92,19 @@ class Trunks:
             if self._taken_at is None or now - self._taken_at > FRESH:
                 self._taken = list(self._pictures())
                 self._taken_at = now
+                self._recent.look(dict(self._timings()), now)
             return self._taken
+
+    def recent(self, trunk: str, family: Family, sample: Sample) -> Timing:
+        """What has come to a timing in the last minute or two; see `Recent`."""
+        with self._lock:
+            return self._recent.of(_key(trunk, family, sample), sample.value)
+
+    def _timings(self) -> Iterator[tuple[object, Timing]]:
+        for trunk, found in self._taken:
+            for family in found:
+                if family.kind == "times":
+                    yield from ((_key(trunk, family, sample), sample.value) for sample in family.samples)
 
     def _pictures(self) -> Iterator[tuple[str, list[Family]]]:
         for name, trunk in self._entries.items():
@@ -79,6 +113,10 @@ class Trunks:
             except TrunkClosed:
                 continue  # it was never opened
             yield name, families(stats)
+
+
+def _key(trunk: str, family: Family, sample: Sample) -> object:
+    return trunk, family.name, tuple(sorted(sample.labels.items()))
 
 
 def described() -> list[Family]:

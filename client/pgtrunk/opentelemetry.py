@@ -7,7 +7,7 @@
 
 All that `StreamManager.stats` has is there, read when it is asked for: ``pgtrunk.sessions_in_use`` and the like, each
 with the attribute ``trunk``. OpenTelemetry has no observable histograms, so a stage is the number of its times
-(``pgtrunk.stage.count``), their sum (``pgtrunk.stage.time``), and percentiles since the trunk was opened
+(``pgtrunk.stage.count``), their sum (``pgtrunk.stage.time``), and percentiles of the last one to two minutes
 (``pgtrunk.stage.quantile``).
 """
 
@@ -62,19 +62,26 @@ class TrunkInstruments:
         else:
             meter.create_observable_counter(f"{name}.count", [self._observe(family.name, _count)], "1", text)
             meter.create_observable_counter(f"{name}.time", [self._observe(family.name, _time)], unit, text)
-            meter.create_observable_gauge(f"{name}.quantile", [self._observe(family.name, _quantiles)], unit, text)
+            meter.create_observable_gauge(f"{name}.quantile", [self._observe(family.name, self._quantiles)], unit, text)
 
     def _observe(
-        self, name: str, read: Callable[[str, Sample], Iterator[Observation]]
+        self, name: str, read: Callable[[str, Family, Sample], Iterator[Observation]]
     ) -> Callable[[CallbackOptions], Iterator[Observation]]:
         def observe(_: CallbackOptions) -> Iterator[Observation]:
             for trunk, families in self._trunks.families():
                 for family in families:
                     if family.name == name:
                         for sample in family.samples:
-                            yield from read(trunk, sample)
+                            yield from read(trunk, family, sample)
 
         return observe
+
+    def _quantiles(self, trunk: str, family: Family, sample: Sample) -> Iterator[Observation]:
+        timing = self._trunks.recent(trunk, family, sample)
+        if timing.count:
+            for share in QUANTILES:
+                attributes = {"trunk": trunk, **sample.labels, "quantile": f"{share:g}"}
+                yield Observation(timing.quantile(share), attributes)
 
 
 def instrument(meter: Meter, *trunks: Watched) -> TrunkInstruments:
@@ -85,19 +92,13 @@ def instrument(meter: Meter, *trunks: Watched) -> TrunkInstruments:
     return made
 
 
-def _value(trunk: str, sample: Sample) -> Iterator[Observation]:
+def _value(trunk: str, _: Family, sample: Sample) -> Iterator[Observation]:
     yield Observation(sample.value, {"trunk": trunk, **sample.labels})
 
 
-def _count(trunk: str, sample: Sample) -> Iterator[Observation]:
+def _count(trunk: str, _: Family, sample: Sample) -> Iterator[Observation]:
     yield Observation(sample.value.count, {"trunk": trunk, **sample.labels})
 
 
-def _time(trunk: str, sample: Sample) -> Iterator[Observation]:
+def _time(trunk: str, _: Family, sample: Sample) -> Iterator[Observation]:
     yield Observation(sample.value.total, {"trunk": trunk, **sample.labels})
-
-
-def _quantiles(trunk: str, sample: Sample) -> Iterator[Observation]:
-    for share in QUANTILES:
-        value = sample.value.quantile(share)
-        yield Observation(value, {"trunk": trunk, **sample.labels, "quantile": f"{share:g}"})

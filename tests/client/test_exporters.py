@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from helpers.trunks import fake_trunk, open_session, turns
 from pgtrunk import StreamManager
 from pgtrunk.errors import TrunkClosed, UsageError
-from pgtrunk.exporting import Trunks
+from pgtrunk.exporting import Recent, Trunks
 from pgtrunk.histogram import Histogram
 from pgtrunk.metric import counter, each, families, gauge, label
 from pgtrunk.opentelemetry import instrument
@@ -270,6 +270,24 @@ def test_a_picture_is_of_one_moment_and_taken_again_later() -> None:
     trunks.add(Watched("another"))
     assert len(trunks.families()) == 2
     assert watched.looks == 3
+
+
+def test_percentiles_are_of_the_last_minutes() -> None:
+    slow, fast = timing(*[1.0] * 100), timing(*[1.0] * 100, *[0.01] * 10)
+    recent = Recent()
+    recent.look({"a": slow}, 0.0)
+    assert recent.of("a", slow) == slow
+    recent.look({"a": slow}, 59.0)
+    assert recent.of("a", slow) == slow
+    recent.look({"a": slow}, 60.0)
+    assert recent.of("a", slow).count == 0
+    recent.look({"a": fast}, 119.0)
+    assert recent.of("a", fast).p99 == timing(0.01).p99
+    # Turned at 120; the ten are between the second minute and now, and then they are not.
+    recent.look({"a": fast}, 120.0)
+    assert recent.of("a", fast).count == 10
+    recent.look({"a": fast, "b": slow}, 500.0)
+    assert (recent.of("a", fast).count, recent.of("b", slow).count) == (0, 100)
 
 
 # OpenTelemetry.
