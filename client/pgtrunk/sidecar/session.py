@@ -13,6 +13,7 @@ import logging
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from pgtrunk.errors import PgtrunkError, ProtocolViolation, SessionLost
+from pgtrunk.sidecar.first_words import FirstWords
 from pgtrunk.sidecar.messages import Answers, Greeting
 from pgtrunk.sidecar.owed import Owed
 from pgtrunk.sidecar.stream_end import StreamEnd
@@ -71,6 +72,7 @@ class Session(asyncio.Protocol):
         self._greeting = Greeting()
         self._owed = Owed()
         self._answers = Answers(self._owed)
+        self._first = FirstWords()
         self._driver: asyncio.Transport
         self._stream: asyncio.Transport | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -115,6 +117,8 @@ class Session(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._stream is not None:
             self._owed.asked(data)
+            if self._first.is_kept:
+                self._first.add(data)
             self._stream.write(data)
         elif not self._is_over:
             self._hold(data)
@@ -180,6 +184,13 @@ class Session(asyncio.Protocol):
         except PgtrunkError as exc:
             self._refuse(exc)
 
+    def _open_again(self) -> None:
+        self.link = None
+        self._owed = Owed()
+        self._answers = Answers(self._owed)
+        self._greeting.data = b""
+        self._hold(self._first.take())
+
     def _opening_ended(self, _: asyncio.Task[None]) -> None:
         self._opening = None
         if self._stream is None and not self._is_over:
@@ -198,6 +209,8 @@ class Session(asyncio.Protocol):
         held, self._greeting.data = self._greeting.data, b""
         self._owed.begin(int.from_bytes(held[:4], "big"))
         self._owed.asked(held)
+        if not self.is_cancel:
+            self._first.begin(stream, held)
         stream.write(held)
         if self._is_over:
             # Only a cancel gets here without its driver; a session's task was cancelled.
@@ -224,7 +237,9 @@ class Session(asyncio.Protocol):
     def stream_lost(self, error: BaseException | None) -> None:
         """The stream is closed."""
         stream, self._stream = self._stream, None
-        if isinstance(error, PgtrunkError) and stream is not None and not self.is_cancel:
+        if self._first.is_kept and not (self._is_over or self._has_finished):
+            self._open_again()
+        elif isinstance(error, PgtrunkError) and stream is not None and not self.is_cancel:
             logger.info("session lost: %s", error)
             self._end_with(error.sqlstate, str(error), self._hint(stream, error))
         else:
