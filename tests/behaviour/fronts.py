@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FRONTS", "LIBPQ", "MODES", "PSQL", "Front", "login", "open_fronts"]
 
-FRONTS: Final = ("direct", "tcp", "tls", "unix", "quic", "mtls", "sidecar-unix", "sidecar-tcp")
-LIBPQ: Final = tuple(front for front in FRONTS if front not in ("quic", "mtls"))
+FRONTS: Final = ("direct", "tcp", "tls", "unix", "quic", "mtls", "trunk-tcp", "sidecar-unix", "sidecar-tcp")
+LIBPQ: Final = tuple(front for front in FRONTS if front not in ("quic", "mtls", "trunk-tcp"))
 """Those that a driver can use which knows nothing of QUIC."""
 PSQL: Final = tuple(front for front in LIBPQ if front != "tls")
 """Those of the psql that comes with the tests, which is built without TLS."""
@@ -38,7 +38,7 @@ LOGIN: Final = {"user": USER, "password": PASSWORD}
 
 @dataclass(frozen=True)
 class Front:
-    """One of them. Over QUIC there is a gateway to make a trunk to, else a place to connect to."""
+    """One of them. For a trunk there is a gateway to make a trunk to, else a place to connect to."""
 
     host: str = ""
     port: int = 0
@@ -88,6 +88,7 @@ def open_fronts(site: Site) -> Iterator[dict[str, Front]]:
             "unix": Front(str(gateway.place), tcp, between=own),
             "quic": Front(gateway=f"127.0.0.1:{quic}", trunk={"ca_file": ca}, between=own),
             "mtls": Front(gateway=f"127.0.0.1:{strict_quic}", trunk={"ca_file": ca, **identity}),
+            "trunk-tcp": Front(gateway=f"127.0.0.1:{tcp}", trunk={"ca_file": ca, "transport": "tcp"}, between=own),
             "sidecar-unix": Front(str(folder), 5432, between=both),
             "sidecar-tcp": Front("127.0.0.1", port, between=both),
         }

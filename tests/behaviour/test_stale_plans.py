@@ -10,7 +10,7 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from behaviour.fronts import FRONTS
+from behaviour.fronts import FRONTS, LIBPQ
 from behaviour.wire import lines, wires
 from pgtrunk.wire.frontend import (
     FLUSH_MESSAGE,
@@ -160,7 +160,7 @@ async def test_asyncpg(connect: Connect, table: str, migrate: Callable[[], None]
 
 
 @pytest.mark.parametrize(
-    "conninfo", [front for front in FRONTS if front not in ("direct", "quic", "mtls")], indirect=True
+    "conninfo", [front for front in LIBPQ if front != "direct"], indirect=True
 )
 async def test_psycopg(libpq: psycopg.AsyncConnection[Any], table: str, migrate: Callable[[], None]) -> None:
     text = f"SELECT * FROM {table}".encode()

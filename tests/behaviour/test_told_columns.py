@@ -14,7 +14,7 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from behaviour.fronts import FRONTS
+from behaviour.fronts import FRONTS, LIBPQ
 from behaviour.wire import lines, wires
 from helpers.site import DATABASE
 from pgtrunk.wire.frontend import (
@@ -375,7 +375,7 @@ async def test_asyncpg_prepared(connect: Connect, table: str, migrate: Callable[
 
 
 @pytest.mark.parametrize(
-    "conninfo", [front for front in FRONTS if front not in ("direct", "quic", "mtls")], indirect=True
+    "conninfo", [front for front in LIBPQ if front != "direct"], indirect=True
 )
 async def test_psycopg(
     libpq: psycopg.AsyncConnection[Any], conninfo: dict[str, Any], table: str, migrate: Callable[[str], None]

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["EVERY_FRONT", "by_front", "directly", "settings_for"]
 
-EVERY_FRONT: Final = ("tcp", "tls", "unix", "quic", "mtls", "sidecar")
+EVERY_FRONT: Final = ("tcp", "tls", "unix", "quic", "mtls", "trunk-tcp", "sidecar")
 
 
 def settings_for(front: str, site: Site) -> dict[str, Any]:
     """What a gateway needs in its ini file to be reached so."""
     certificates = site.certificates
-    if front == "tls":
+    if front in ("tls", "trunk-tcp"):
         return {
             "client_tls_sslmode": "require",
             "client_tls_cert_file": certificates.server_cert,
@@ -52,6 +52,9 @@ async def by_front(gateway: LocalGateway, front: str) -> AsyncIterator[Wire]:
             case "mtls":
                 identity = {"cert_file": str(certificates.client_cert), "key_file": str(certificates.client_key)}
                 way = Front(gateway=address, trunk={**trunk, **identity})
+            case "trunk-tcp":
+                over_tcp = {**trunk, "transport": "tcp"}
+                way = Front(gateway=f"127.0.0.1:{gateway.port}", trunk=over_tcp)
             case _:
                 folder = str(gateway.site.place())
                 manager = await stack.enter_async_context(StreamManager(address, **trunk))

@@ -102,6 +102,15 @@ def _add_trunk(parser: argparse.ArgumentParser) -> None:
         "--connect-timeout", metavar="SECONDS", type=float, default=5.0, help="for a QUIC connection, default: 5"
     )
     group.add_argument(
+        "--transport",
+        choices=("auto", "quic", "tcp"),
+        default="auto",
+        help="QUIC, TLS over TCP, or TCP where UDP is not answered (auto), default: auto",
+    )
+    group.add_argument(
+        "--tcp-connections", metavar="N", type=int, default=100, help="sessions over TCP at most, default: 100"
+    )
+    group.add_argument(
         "--congestion-floor", metavar="N", type=int, default=0, help="datagrams that losses never take, default: 0"
     )
     group.add_argument(
@@ -109,6 +118,12 @@ def _add_trunk(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "off"),
         default="auto",
         help="whether small messages are sent twice while packets are lost, default: auto",
+    )
+    group.add_argument(
+        "--path-mtu",
+        choices=("auto", "off"),
+        default="auto",
+        help="whether datagrams grow as far as the path carries them, default: auto",
     )
     group.add_argument(
         "--tickets",
@@ -167,6 +182,8 @@ def _manager(arguments: argparse.Namespace) -> StreamManager:
         max_lifetime=arguments.max_lifetime,
         connect_timeout=arguments.connect_timeout,
         keepalive=arguments.keepalive,
+        transport=arguments.transport,
+        tcp_connections=arguments.tcp_connections,
         ca_file=arguments.ca,
         server_name=arguments.server_name,
         cert_file=arguments.cert,
@@ -174,6 +191,7 @@ def _manager(arguments: argparse.Namespace) -> StreamManager:
         dangerously_skip_certificate_verification=arguments.dangerously_skip_certificate_verification,
         congestion_floor=arguments.congestion_floor,
         redundancy=arguments.redundancy,
+        path_mtu=arguments.path_mtu,
         tickets=None if arguments.tickets == "none" else arguments.tickets,
     )
 
