@@ -299,5 +299,6 @@ class Gateway:
                     "quic_passed_on": front.passed_on,
                     "quic_dropped": front.dropped,
                 }
+                now |= {f"quic_handshakes_{name}": count for name, count in asdict(front.handshakes).items()}
         totals = {f"total_{name}": value for name, value in asdict(self.context.counters).items()}
         return now | totals

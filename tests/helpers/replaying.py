@@ -21,9 +21,9 @@ TYPE, INITIAL, ZERO_RTT = 0x30, 0x00, 0x10
 
 
 @contextlib.asynccontextmanager
-async def recording_relay(port: int) -> AsyncIterator[tuple[Relay, list[bytes]]]:
+async def recording_relay(port: int, *, delay: float = 0.0) -> AsyncIterator[tuple[Relay, list[bytes]]]:
     """A relay to a gateway, and what it has carried there."""
-    async with relay(port) as between:
+    async with relay(port, delay=delay) as between:
         carried: list[bytes] = []
         between.on_carried = carried.append
         yield between, carried

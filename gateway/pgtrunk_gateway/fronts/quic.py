@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pgtrunk.quic.driver import ConnectionDriver
+    from pgtrunk.quic.early import HandshakeCounters
     from pgtrunk.quic.elders import Elders
     from pgtrunk.quic.server import Acceptor
     from pgtrunk.quic.transport import StreamTransport
@@ -167,6 +168,11 @@ class QuicFront:
         return self.listener.counters.resets
 
     @property
+    def handshakes(self) -> HandshakeCounters:
+        """What completed handshakes were; totals."""
+        return self.listener.handshakes
+
+    @property
     def passed_on(self) -> int:
         """Datagrams that other workers were handed; a total."""
         return self.listener.counters.passed_on
@@ -261,5 +267,6 @@ def _limits(config: Config) -> QuicLimits:
         max_streams=config.quic_max_streams,
         connection_budget=config.quic_connection_budget,
         congestion_floor=config.quic_congestion_floor,
+        path_mtu=config.quic_path_mtu,
         redundancy=config.quic_redundancy,
     )
