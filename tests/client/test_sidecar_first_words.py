@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pytest_asyncio
 
@@ -31,11 +31,13 @@ LOST = SessionLost("the gateway did not answer")
 class Stream(EarlyTransport):
     """One of an early connection, or of one whose handshake is complete."""
 
-    protocol: StreamEnd
+    @property
+    def end(self) -> StreamEnd:
+        return cast("StreamEnd", self.protocol)
 
     def lose(self, error: Exception | None = LOST) -> None:
         self.closing = True
-        self.protocol.connection_lost(error)
+        self.end.connection_lost(error)
 
 
 class Line:
@@ -97,7 +99,7 @@ async def test_it_is_opened_again_with_all_that_was_said(line: Line) -> None:
     await line.says(frontend.password(b"second"))
     assert line.streams[1].take() == frontend.password(b"second")
     line.streams[1].confirm()
-    line.streams[1].protocol.data_received(LOGIN)
+    line.streams[1].end.data_received(LOGIN)
     assert line.heard() == "RKZ"
     assert line.session.pid == 42
     assert line.session.link == 2

@@ -126,6 +126,12 @@ def _add_trunk(parser: argparse.ArgumentParser) -> None:
         help="whether datagrams grow as far as the path carries them, default: auto",
     )
     group.add_argument(
+        "--early-data",
+        choices=("login", "off"),
+        default="login",
+        help="whether a session may begin before the handshake is complete (0-RTT), default: login",
+    )
+    group.add_argument(
         "--tickets",
         metavar="WHERE",
         default="memory",
@@ -192,6 +198,7 @@ def _manager(arguments: argparse.Namespace) -> StreamManager:
         congestion_floor=arguments.congestion_floor,
         redundancy=arguments.redundancy,
         path_mtu=arguments.path_mtu,
+        early_data=arguments.early_data,
         tickets=None if arguments.tickets == "none" else arguments.tickets,
     )
 
