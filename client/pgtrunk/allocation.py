@@ -187,6 +187,9 @@ class Allocation(Generic[W]):
         link = self.links.pop(number, None)
         if link is None:
             return ()
+        if elsewhere:
+            # At once is for those who wait.
+            self._need.calm_at = max(self._need.calm_at, now + self.rules.backoff.calm(1, jitter))
         # One that was to be left is none either, nor one that others already stand in for.
         is_missed = (not link.is_idle or link.is_kept) and not link.is_leaving and not elsewhere
         is_stood_in_for = link.is_suspect and bool(self.links.usable)
@@ -283,7 +286,7 @@ class Allocation(Generic[W]):
         return waiter.link not in self.links
 
     def _is_hopeless(self, now: float) -> bool:
-        return self._shut or (not self.links.usable and self.reach.is_hopeless(now))
+        return self._shut or (self.reach.is_hopeless(now) and not self.links.usable)
 
     def _hang_ups(self, now: float) -> list[HangUp]:
         over: list[HangUp] = []
@@ -308,7 +311,8 @@ class Allocation(Generic[W]):
         return is_late or len(ready) > rules.connections
 
     def _moves(self) -> list[Vacate]:
-        due = [link for link in self.links.values() if not link.is_told and self.may_leave(link.number)]
+        avoided = [link for link in self.links.values() if link.is_avoided and not link.is_told]
+        due = [link for link in avoided if self.may_leave(link.number)]
         for link in due:
             link.is_told = True
         return [Vacate(link.number) for link in due]

@@ -46,6 +46,8 @@ class Full:
     """Connections that are full because of the gateway's MAX_STREAMS, not of ``streams_per_connection``."""
     cause: BaseException | None
     """Why a further connection could not be opened, if one was tried."""
+    suspect: int = 0
+    """Connections that are open and owe an answer."""
     own_limit: str | None = None
     """The setting that is to blame in the place of MAX_STREAMS, with its value; see `Link`."""
 

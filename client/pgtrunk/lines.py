@@ -241,6 +241,7 @@ class Lines:
         if connection is None:
             return
         self._counters.gone(connection.figures())
+        self._await_end(connection)
         if connection.is_early:
             # It was never open, and what its sessions have sent has had no effect.
             if self.on_lost is not None:
@@ -251,7 +252,7 @@ class Lines:
         known = self._core.links.get(link)
         if known is not None and known.is_leaving:
             logger.info("%s: connection %d, which was to be left, has ended: %s", self.gateway, link, error)
-        elif known is None or known.is_idle:
+        elif known is None or (known.is_idle and not known.is_kept):
             logger.debug("%s: connection %d, which was idle, has ended: %s", self.gateway, link, error)
         else:
             self._counters.connections_lost += 1
@@ -287,6 +288,10 @@ class Lines:
         connection.on_open = None
         connection.close()
         self._counters.gone(connection.figures())
+        self._await_end(connection)
+
+    def _await_end(self, connection: Connection) -> None:
+        """It answers late packets for a while, and its socket is closed after that; who closes the trunk waits for it."""
         task = self._loop.create_task(connection.wait_closed(), name=f"pgtrunk farewell {self.gateway}")
         self.farewells.add(task)
         task.add_done_callback(self.farewells.discard)

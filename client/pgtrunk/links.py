@@ -18,7 +18,7 @@ class Links(dict[int, Link]):
     @property
     def ready(self) -> list[Link]:
         """Those that sessions may be put on, as far as there is room."""
-        return [link for link in self.values() if link.is_ready and not link.is_avoided]
+        return [link for link in self.values() if link.peer is not None and not (link.is_leaving or link.is_suspect)]
 
     @property
     def suspects(self) -> list[Link]:
@@ -32,7 +32,7 @@ class Links(dict[int, Link]):
     @property
     def connecting(self) -> int:
         """How many of them have their handshake ahead."""
-        return sum(not link.is_ready for link in self.values())
+        return sum(link.peer is None for link in self.values())
 
     @property
     def sessions(self) -> int:
@@ -41,7 +41,7 @@ class Links(dict[int, Link]):
     @property
     def have_sessions_to_move(self) -> bool:
         """Whether there are sessions that are to move, and nowhere to move to, not even soon."""
-        return any(link.sessions for link in self.values()) and not self.usable
+        return all(link.is_avoided for link in self.values()) and any(link.sessions for link in self.values())
 
     def first_with_room(self) -> Link | None:
         """The first with room, so that slots freed on earlier links are used again and flushes stay full."""

@@ -40,9 +40,8 @@ class Need:
     def replacement(self, now: float) -> Link | None:
         """The link whose time is over and which is still needed: another is dialled before it is left. One by one, and
         one more than ``connections`` meanwhile."""
-        if self._links.connecting or now < self._reach.next_try(calm=True):
-            return None
-        return self._expired(now)
+        old = self._expired(now)
+        return None if self._links.connecting or now < self._reach.next_try(calm=True) else old
 
     def times(self, now: float) -> list[float]:
         """When to ask again."""
@@ -59,14 +58,15 @@ class Need:
     @property
     def _is_waited_for(self) -> bool:
         """Whether those who wait are more than the dialled links can take."""
-        return len(self._queues.sessions) > self._links.connecting * self.expected
+        waiting = len(self._queues.sessions)
+        return waiting > 0 and waiting > self._links.connecting * self.expected
 
     @property
     def _is_short(self) -> bool:
         """Whether a link is missing though nobody waits: those to be kept are too few, or there are sessions that are
         to move, and nowhere to move to."""
-        links = self._links
-        are_few = len(links.usable) < self._rules.min_connections and not links.connecting
+        links, least = self._links, self._rules.min_connections
+        are_few = least > 0 and len(links.usable) < least and not links.connecting
         return are_few or links.have_sessions_to_move
 
     def _may_dial(self, now: float, *, calm: bool = False) -> bool:
@@ -81,5 +81,7 @@ class Need:
         return now >= self._reach.next_try(calm=calm) and not links.connecting
 
     def _expired(self, now: float) -> Link | None:
-        ready = self._links.ready
-        return next((link for link in ready if now >= link.expires_at and (link.is_kept or not link.is_idle)), None)
+        for link in self._links.values():
+            if now >= link.expires_at and not link.is_avoided and (link.is_kept or not link.is_idle):
+                return link
+        return None

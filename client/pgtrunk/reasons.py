@@ -30,6 +30,7 @@ def full(waiter: Waiter, now: float, rules: Rules, links: Links, reach: Reach, q
         limited_by_gateway=sum(link.is_limited_by_gateway for link in ready),
         own_limit=next((link.own_limit for link in ready if link.is_limited_by_gateway), None),
         cause=None if outage is None else outage.cause,
+        suspect=len(links.suspects),
     )
 
 

@@ -70,7 +70,8 @@ def _chained(error: TrunkError, cause: BaseException | None) -> TrunkError:
 
 def _full(why: Full, limit: Limit) -> str:
     open_of = f"{why.ready} of connections={why.connections}"
-    state = f"{open_of} open with {why.sessions} streams in use"
+    silent = f", and {why.suspect} more that do not answer" if why.suspect else ""
+    state = f"{open_of} open with {why.sessions} streams in use{silent}"
     return (
         f"no stream became free within {limit} (waited {seconds(why.waited)}): {_queue(why)}; {state}; {_decided(why)}"
     )

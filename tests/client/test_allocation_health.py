@@ -287,6 +287,14 @@ def test_a_gateway_that_takes_connections_and_drops_them_is_not_hammered() -> No
     assert pauses[-1] == 30.0
 
 
+def test_where_there_is_another_gateway_only_those_who_wait_go_there_at_once() -> None:
+    it = kept_desk()
+    decisions = it.core.lost(1, LOST, it.now, 0.5, elsewhere=True)
+    assert (links(decisions), wake(decisions)) == ([], 2.5)
+    _, decisions = it.ask()
+    assert len(links(decisions)) == 1
+
+
 def test_another_becomes_one_to_be_kept_when_the_first_is_gone() -> None:
     it = kept_desk()
     it.session()

@@ -63,6 +63,15 @@ def full(**changes: object) -> Full:
             ),
         ),
         (
+            full(ready=1, sessions=100, suspect=3, waiting=1),
+            TrunkFull,
+            (
+                "no stream became free within acquire_timeout=10 s (waited 10 s): nobody else waits; "
+                "1 of connections=4 open with 100 streams in use, and 3 more that do not answer; "
+                "streams_per_connection=100 decided; close sessions sooner, or raise connections"
+            ),
+        ),
+        (
             Unreachable(waited=0.0, failures=1, down=0.0, retry_in=0.1, cause=CAUSE),
             GatewayUnreachable,
             (

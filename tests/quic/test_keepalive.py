@@ -143,6 +143,21 @@ def test_first_words_after_a_while_do_not_count_from_before() -> None:
     assert watch.said == []
 
 
+def test_a_loop_that_stood_still_reads_before_it_judges() -> None:
+    pair, _, protocol = watched()
+    keepalive = pair.client.driver.keepalive
+    assert keepalive is not None
+    protocol.transport.write(b"query")
+    pair.run(0.001)
+    now = pair.loop.time()
+    keepalive.look(now + 2.0, has_streams=True)
+    assert not keepalive.is_suspect
+    keepalive.look(now + 2.01, has_streams=True)
+    assert not keepalive.is_suspect
+    keepalive.look(now + 2.06, has_streams=True)
+    assert keepalive.is_suspect
+
+
 # When it is back.
 
 

@@ -26,6 +26,13 @@ ANSWER = 0.9
 """Seconds within which a question is answered. At 30 ms three probes have followed it by then. With the two seconds of
 silence before a PING it makes less than three, for timers are late."""
 
+LATE = 0.2
+"""Seconds of lateness by which a look shows that the loop stood still: what came meanwhile may not be read yet, since
+some loops run timers first. So it looks once more ..."""
+
+AGAIN = 0.05
+"""... after so many seconds."""
+
 LONGEST_ANSWER = 2.5
 """Seconds that three probe timeouts may come to, where the round trip takes that long."""
 
@@ -44,6 +51,7 @@ class Keepalive:
         """PINGs that silence was the reason for."""
         self._acked = -1
         self._open_since: float | None = None
+        self._was_late = False
         self._since = 0.0
         self._third = quic.limits.idle_timeout / 3
         self._interval = min(self._third, quic.limits.keepalive)
@@ -81,10 +89,19 @@ class Keepalive:
         since = self._open_since if silent_since is None else min(silent_since, self._open_since)
         if now < since + self._answer:
             self._since = since
-        elif not self.is_suspect or now >= self._since + self._answer:
-            self.is_suspect = True
-            self._since = now
-            quic._send_probe()
+        elif self.is_suspect or self._was_late:
+            if now >= self._since + self._answer:
+                self._call_suspect(now)
+        elif now > since + self._answer + LATE:
+            self._was_late = True
+            self._since = now + AGAIN - self._answer
+        else:
+            self._call_suspect(now)
+
+    def _call_suspect(self, now: float) -> None:
+        self.is_suspect, self._was_late = True, False
+        self._since = now
+        self._quic._send_probe()
 
     def heard(self) -> None:
         """Something came while the connection was suspect."""
@@ -105,6 +122,6 @@ class Keepalive:
         return self._quic._app_space.largest_acked_packet != self._acked or not self._asks
 
     def _note_answer(self) -> None:
-        self.is_suspect = False
+        self.is_suspect = self._was_late = False
         self._acked = self._quic._app_space.largest_acked_packet
         self._open_since = None
