@@ -117,6 +117,8 @@ class ConnectionDriver(Lifetime):
             return self.peername
         if name == "quic_connection":
             return self
+        if name == "transport":
+            return "quic"
         if name == "early":
             return not self.is_confirmed
         return self.extra.get(name, default)

@@ -36,9 +36,10 @@ _NOBODY: Final = asyncio.Protocol()
 class StreamTransport(asyncio.Transport):
     """See asyncio.Transport; only what a stream adds or does otherwise is described here.
 
-    ``get_extra_info`` knows 'peername', 'sockname', 'stream_id', 'quic_connection' (the driver), 'peercert' (the
-    verified client certificate or None) and 'early' (whether the handshake is still under way: what is read then may be
-    a replay, what is written leaves as early data). It has no 'socket' and no 'ssl_object': asyncpg would use them.
+    ``get_extra_info`` knows 'peername', 'sockname', 'stream_id', 'transport' ("quic"), 'quic_connection' (the driver),
+    'peercert' (the verified client certificate or None) and 'early' (whether the handshake is still under way: what is
+    read then may be a replay, what is written leaves as early data). It has no 'socket' and no 'ssl_object': asyncpg
+    would use them.
     """
 
     __slots__ = (
