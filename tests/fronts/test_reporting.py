@@ -10,7 +10,7 @@ import pytest
 
 from pgtrunk.quic.control import WANTS_STATS, Hello, Stage, Stats
 from pgtrunk_gateway.fronts import reporting
-from pgtrunk_gateway.fronts.reporting import StageReports, report
+from pgtrunk_gateway.fronts.reporting import KEPT, StageReports, report
 from pgtrunk_gateway.stats.stages import STAGES, StageTimes
 
 if TYPE_CHECKING:
@@ -67,7 +67,10 @@ def test_who_does_not_want_it_is_not_told_and_nothing_is_kept_for_it(features: i
 
 def test_who_has_not_said_yet_is_told_later() -> None:
     it = driver(None)
-    begun(it).executions.append(1.0)
+    begun(it).executions.extend([1.0] * KEPT)
+    report(it)
+    assert not it.extra[STAGES], "who never says it does not fill the memory"
+    it.extra[STAGES].executions.append(1.0)
     report(it)
     it.control.hello = Hello(WANTS_STATS | 6)
     report(it)

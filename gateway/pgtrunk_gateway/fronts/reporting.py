@@ -21,6 +21,9 @@ __all__ = ["INTERVAL", "StageReports"]
 INTERVAL: Final = 1.0
 """Seconds between two reports."""
 
+KEPT: Final = 10_000
+"""Times that are kept for a client that has not said yet whether it wants them."""
+
 
 class StageReports:
     """Of all connections of a front. Nothing runs where there are none."""
@@ -59,8 +62,10 @@ class StageReports:
 def report(driver: ConnectionDriver) -> None:
     """Tells one client, if there is something to tell. What a client does not want is forgotten."""
     times: StageTimes = driver.extra[STAGES]
-    if not times or driver.control.hello is None:
+    hello = driver.control.hello
+    if not times or (hello is None and len(times) < KEPT):
+        # Sessions can be faster than the first word on the control stream.
         return
     waits, executions = times.take()
-    if driver.control.hello.features & WANTS_STATS:
+    if hello is not None and hello.features & WANTS_STATS:
         driver.control.send(Stats(Stage.of(waits), Stage.of(executions)))

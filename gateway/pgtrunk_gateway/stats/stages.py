@@ -25,8 +25,8 @@ class StageTimes:
         self.waits: list[float] = []
         """For a backend; what had one at once is not here."""
 
-    def __bool__(self) -> bool:
-        return bool(self.executions or self.waits)
+    def __len__(self) -> int:
+        return len(self.executions) + len(self.waits)
 
     def take(self) -> tuple[list[float], list[float]]:
         """Waits and executions since the last time."""
