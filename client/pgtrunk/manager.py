@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from pgtrunk.asyncpg_adapter import AsyncpgAdapter
+    from pgtrunk.quic.pmtu import PathMtu
     from pgtrunk.quic.redundancy import Redundancy
     from pgtrunk.tcp.fallback import Transport
     from pgtrunk.telemetry import TrunkStats
@@ -76,6 +77,8 @@ class StreamManager:
     ``redundancy``: ``"auto"`` sends small messages twice, some milliseconds apart, while the way to the gateway loses
     packets, so that one that is lost costs no further round trip; ``"off"`` never does. The gateway has its own option
     for its answers (``quic_redundancy``).
+    ``path_mtu``: ``"auto"`` lets datagrams grow from 1200 octets up to 1472 as far as probes prove that the path
+    carries them, where much is sent; ``"off"`` never does. The gateway has its own option (``quic_path_mtu``).
     ``early_data``: what may be said before the gateway has said anything. ``"login"``: a session's StartupMessage, in
     the first packets of a QUIC connection that is resumed (0-RTT), and with it the first message of a login by SCRAM
     where the last one was by SCRAM, which proves nothing yet. ``"read-only"``: the queries of `fetch_early`, too.
@@ -112,6 +115,7 @@ class StreamManager:
         dangerously_skip_certificate_verification: bool = False,
         congestion_floor: int = 0,
         redundancy: Redundancy = "auto",
+        path_mtu: PathMtu = "auto",
         early_data: EarlyData = "login",
         tickets: str | PathLike[str] | None = "memory",
         timings: bool = True,
@@ -120,6 +124,7 @@ class StreamManager:
         require_positive_int(tcp_connections=tcp_connections)
         require_choice("auto", "quic", "tcp", transport=transport)
         require_choice("auto", "off", redundancy=redundancy)
+        require_choice("auto", "off", path_mtu=path_mtu)
         require_choice("random", "disable", load_balance_hosts=load_balance_hosts)
         require_choice("off", "login", "read-only", early_data=early_data)
         addresses = parse_gateways(gateway)
@@ -142,7 +147,11 @@ class StreamManager:
 
         self._config = ClientConfig(
             limits=QuicLimits(
-                congestion_floor=congestion_floor, max_streams=0, redundancy=redundancy, keepalive=keepalive
+                congestion_floor=congestion_floor,
+                max_streams=0,
+                redundancy=redundancy,
+                path_mtu=path_mtu,
+                keepalive=keepalive,
             ),
             ca_file=ca_file,
             ca_data=ca_data,

@@ -154,6 +154,8 @@ class PathStats:
     in_flight: int = gauge("What is sent and neither acknowledged nor given up.", unit="bytes")
     packets_sent: int = counter("Packets sent on the connection.")
     packets_lost: int = counter("Of these, packets that were taken for lost (RFC 9002 section 6.1).")
+    datagram_size: int = gauge("What a datagram may hold, as the path has proved.", unit="bytes")
+    moves: int = counter("Times that the connection went on from another address of this machine.")
 
     @classmethod
     def of(cls, connection: int, sessions: int, figures: Figures) -> PathStats:
@@ -169,6 +171,8 @@ class PathStats:
             in_flight=figures.bytes_in_flight,
             packets_sent=figures.packets_sent,
             packets_lost=figures.packets_lost,
+            datagram_size=figures.datagram_size,
+            moves=figures.moves,
         )
 
     @property
@@ -197,6 +201,7 @@ class TransferStats:
     received: int = counter("UDP payload received.", unit="bytes")
     packets_sent: int = counter("Packets sent.")
     packets_lost: int = counter("Packets that were taken for lost (RFC 9002 section 6.1).")
+    moves: int = counter("Times that a connection went on from another address of this machine.")
 
     @classmethod
     def of(cls, connections: Iterable[Figures], before: TransferStats) -> TransferStats:
@@ -207,6 +212,7 @@ class TransferStats:
             received=before.received + sum(each.received for each in figures),
             packets_sent=before.packets_sent + sum(each.packets_sent for each in figures),
             packets_lost=before.packets_lost + sum(each.packets_lost for each in figures),
+            moves=before.moves + sum(each.moves for each in figures),
         )
 
 

@@ -46,6 +46,10 @@ class Figures:
     received: int
     """UDP payload, whatever was in it."""
     sent: int
+    datagram_size: int
+    """Octets of UDP payload that the path has proved to carry."""
+    moves: int
+    """Changes of the address of either end that were validated (RFC 9000 section 9)."""
     held: int
     """Received and not consumed: what counts in the budgets."""
     asking: int
@@ -71,6 +75,8 @@ def read_figures(driver: ConnectionDriver) -> Figures:
         packets_lost=congestion.lost if isinstance(congestion, FlooredReno) else 0,
         received=driver.received,
         sent=driver.sent,
+        datagram_size=quic._max_datagram_size,
+        moves=quic.moves,
         held=driver.held_bytes,
         asking=sum(transport.is_asking for transport in list(driver.streams.values())),
         redundancy=quic.redundancy_figures,

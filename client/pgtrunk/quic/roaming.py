@@ -104,12 +104,12 @@ class Roaming:
     async def open(self, driver: ConnectionDriver) -> None:
         """Open the first socket, by which ``driver`` is to connect. Raises OSError."""
         self._driver = driver
-        await self._connect(self._current)
+        await self._open_socket(self._current)
         driver.extra["sockname"] = self._current.sockname
         driver.quic.on_moved = self._moved
         driver.quic.proves_sizes = self._current.proves_sizes
 
-    async def _connect(self, sock: ClientSocket) -> None:
+    async def _open_socket(self, sock: ClientSocket) -> None:
         self._open.add(sock)
         try:
             await sock.open(self._buffer)
@@ -235,7 +235,7 @@ class Roaming:
         assert driver is not None
         sock = ClientSocket(self._address, self)
         try:
-            await self._connect(sock)
+            await self._open_socket(sock)
         except OSError:
             self._opening = None
             self._again(failed=True)

@@ -82,7 +82,9 @@ class Sending(Repeating, ShortWay):
     def _begin_congestion(self, first: int | None = None) -> None:
         """Nothing is known of the path, by which packets have left from number ``first`` on; None: none has."""
         size, loss = self._max_datagram_size, self._loss
+        before = loss._cc
         loss._cc = FlooredReno(max_datagram_size=size, floor=self.limits.congestion_floor, watcher=self)
+        loss._cc.lost = before.lost if isinstance(before, FlooredReno) else 0
         self.pacer = loss._pacer = BytePacer(max_datagram_size=size, congestion=loss._cc)
         self._pacing_at = None
         if first is None:

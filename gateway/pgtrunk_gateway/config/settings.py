@@ -24,6 +24,7 @@ __all__ = [
     "PoolKey",
     "PoolMode",
     "QuicEarlyData",
+    "QuicPathMtu",
     "QuicRedundancy",
     "QuicRetry",
     "SessionState",
@@ -33,6 +34,7 @@ __all__ = [
 
 AuthType: TypeAlias = Literal["any", "trust", "plain", "md5", "scram-sha-256", "cert"]
 QuicEarlyData: TypeAlias = Literal["off", "login", "read-only"]
+QuicPathMtu: TypeAlias = Literal["auto", "off"]
 QuicRedundancy: TypeAlias = Literal["auto", "off"]
 SessionState: TypeAlias = Literal["pin", "error", "ignore"]
 QuicRetry: TypeAlias = Literal["auto", "always", "never"]
@@ -137,6 +139,8 @@ class Config:
     """Bytes that all QUIC connections together may have unread in the gateway."""
     quic_congestion_floor: int = 0
     """Packets below which loss never takes the congestion window; 0 = off, as RFC 9002 has it."""
+    quic_path_mtu: QuicPathMtu = "auto"
+    """Whether datagrams grow as far as the path carries them; off: they stay at 1200 octets."""
     quic_redundancy: QuicRedundancy = "auto"
     """auto: small answers are sent twice while packets to that client are lost; off: never."""
     quic_early_data: QuicEarlyData = "login"
@@ -144,7 +148,7 @@ class Config:
     queries that it has declared to be read-only, too."""
     quic_ticket_keys_file: str | None = None
     """Keys that session tickets are sealed with, a line each, in hexadecimal digits, the current one first. `None`:
-    random ones, renewed every hour, which all workers have in common."""
+    random ones, renewed every two hours, which all workers have in common."""
     quic_retry: QuicRetry = "auto"
     """Whether clients must first prove their address by a Retry (RFC 9000, 8.1.2); auto: when many are half open."""
 

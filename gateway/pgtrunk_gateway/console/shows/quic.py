@@ -26,6 +26,7 @@ __all__: list[str] = []
         *ints("age streams rtt_us cwnd in_flight"),
         *longs("packets_sent packets_lost bytes_received bytes_sent held_bytes"),
         *longs("losses copies_eligible copies copies_off_guard copies_off_window copies_spurious"),
+        *ints("datagram_size moves"),
     ),
 )
 def show_connections(view: View) -> Iterable[Row]:
@@ -33,6 +34,7 @@ def show_connections(view: View) -> Iterable[Row]:
 
     Of ``copies_eligible`` small answers that first left in times of ``losses``, ``copies`` were sent once more, and
     others not: losses looked like congestion (``off_guard``), or half the window was in flight (``off_window``).
+    ``moves`` are changes of the client's address that were validated.
     """
     for driver in _drivers(view):
         figures = driver.figures()
@@ -56,6 +58,8 @@ def show_connections(view: View) -> Iterable[Row]:
             twice.suppressed_guard,
             twice.suppressed_window,
             twice.spurious,
+            figures.datagram_size,
+            figures.moves,
         )
 
 
