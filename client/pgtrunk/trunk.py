@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pgtrunk.connection import Connection, Connector
     from pgtrunk.decisions import Decision
     from pgtrunk.link import Slot
+    from pgtrunk.quic.driver import ConnectionDriver
     from pgtrunk.telemetry import TrunkStats
 
 __all__ = ["CANCEL_TIMEOUT", "Opened", "Trunk"]
@@ -170,11 +171,19 @@ class Trunk:
     def _saved(self, transport: asyncio.Transport, slot: Slot, waiter: SlotWaiter) -> int:
         """Round trips that opening this session would have taken more over TCP: the three of TCP, SSLRequest and TLS,
         less the one of a handshake that it waited for."""
-        if transport.get_extra_info("quic_connection") is None:
+        quic = transport.get_extra_info("quic_connection")
+        if quic is None:
+            return 0
+        if transport.get_extra_info("early"):
+            # Only then it is known whether the gateway has taken the early data, or has it once more.
+            quic.call_when_confirmed(partial(self._began_early, quic))
             return 0
         link = self._core.links.get(slot.link)
-        has_waited = link is not None and link.since >= waiter.since and not transport.get_extra_info("early")
+        has_waited = link is not None and link.since >= waiter.since
         return TCP_ROUND_TRIPS - has_waited
+
+    def _began_early(self, quic: ConnectionDriver) -> None:
+        self.counters.round_trips_saved += TCP_ROUND_TRIPS - (not quic.took_early)
 
     def _stream_closed(self, slot: Slot, error: BaseException | None) -> None:
         if slot.session:
