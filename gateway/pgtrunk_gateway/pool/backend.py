@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pgtrunk.wire import backend as server
 from pgtrunk.wire import frontend as client
+from pgtrunk.wire.hints import SENT
 from pgtrunk_gateway.errors import BackendLost, GatewayError, ShuttingDown
 from pgtrunk_gateway.pool.backend_state import BackendState
 from pgtrunk_gateway.pool.errand import Errand
@@ -193,7 +194,7 @@ class Backend(Recoverable):
         return BackendLost(
             "server connection was lost",
             detail=f"Backend pid {self.pid}: {reason}.",
-            hint="What was not committed is rolled back; whether a commit that was under way took place is not known.",
+            hint=SENT,
             log=reason,
         )
 

@@ -16,6 +16,7 @@ from pgtrunk.wire.frontend import TERMINATE_MESSAGE
 from pgtrunk_gateway.address import readable
 from pgtrunk_gateway.errors import GatewayError, QueryCanceled, ShuttingDown
 from pgtrunk_gateway.pool.backend import ids
+from pgtrunk_gateway.relay.advice import advice_for, hint_of
 from pgtrunk_gateway.relay.entering import NOBODY
 from pgtrunk_gateway.relay.pausing import FULL, Pausing
 from pgtrunk_gateway.session.inbound import Inbound
@@ -72,6 +73,7 @@ class Lifecycle(Pausing):
         """What came after it, as it came."""
         self._unpinned_failed = False
         self._error: GatewayError | None = None
+        self._advice: str | None = None
         self._keeping: str | None = None
         """What the backend that it keeps has to be reset with, "" for nothing; None: it keeps none."""
         self._reason = "client unexpected eof"
@@ -108,6 +110,7 @@ class Lifecycle(Pausing):
 
     def fail(self, error: GatewayError) -> None:
         """Ends the session with ``error``."""
+        self._advice = advice_for(self)
         self._error = error
         self._reason = error.message
         self._handle(Event.FAILED)
@@ -148,10 +151,16 @@ class Lifecycle(Pausing):
         return True
 
     def backend_lost(self, error: GatewayError, told: bool) -> None:
+        self._advice = advice_for(self)
         self.backend = None
         self._error = None if told else error
         self._reason = error.log or error.message
         self._handle(Event.LOST)
+
+    @property
+    def is_amid(self) -> bool:
+        """A message of the client's has been passed on in part."""
+        return self._inbound.rest > 0
 
     @property
     def _between(self) -> bool:
@@ -336,7 +345,7 @@ class Lifecycle(Pausing):
                 error.message,
                 severity=error.severity,
                 detail=error.detail or "",
-                hint=error.hint or "",
+                hint=hint_of(error, self._advice),
             )
         )
 
