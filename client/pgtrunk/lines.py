@@ -291,7 +291,7 @@ class Lines:
         self._await_end(connection)
 
     def _await_end(self, connection: Connection) -> None:
-        """It answers late packets for a while, and its socket is closed after that; who closes the trunk waits for it."""
+        """It answers late packets for a while; then its socket is closed, and who closes the trunk waits for that."""
         task = self._loop.create_task(connection.wait_closed(), name=f"pgtrunk farewell {self.gateway}")
         self.farewells.add(task)
         task.add_done_callback(self.farewells.discard)
