@@ -3,6 +3,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import pytest
 from aioquic import tls
@@ -11,7 +12,9 @@ from helpers.certificates import IS_CA, SERVER_AUTH, authority, self_signed
 from helpers.tls_pair import Clock, TlsPair, policy, say
 from pgtrunk.quic.client_auth import AlertCertificateRequired, AlertUnknownCA, ClientAuthority
 from pgtrunk.quic.early import MAX_EARLY_DATA
-from pgtrunk.quic.server_tls import HandshakePolicy
+
+if TYPE_CHECKING:
+    from pgtrunk.quic.server_tls import HandshakePolicy
 
 CA = authority()
 OTHER = authority("another CA")

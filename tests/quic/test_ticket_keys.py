@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pgtrunk.quic.ticket_keys import PERIOD, TicketKeys
+from pgtrunk.quic.tickets import LIFETIME
 
 KEY = b"k" * 32
 NONCE = bytes(12)
@@ -9,8 +10,8 @@ NOW = 500_000.5 * PERIOD
 
 def test_workers_that_began_alike_have_the_same_keys_at_any_time() -> None:
     one, other = TicketKeys.begin(KEY, NOW), TicketKeys.begin(KEY, NOW)
-    for hours in (0, 0.4, 1, 3, 100):
-        now = NOW + hours * PERIOD
+    for periods in (0, 0.4, 1, 3, 100):
+        now = NOW + periods * PERIOD
         assert other.at(now).open(one.at(now).seal(b"x", nonce=NONCE)) == b"x"
 
 
@@ -21,6 +22,10 @@ def test_a_worker_that_begins_later_has_them_too() -> None:
     assert KEY not in keys
     new = TicketKeys(keys, number)
     assert new.at(NOW + 2 * PERIOD).open(sealed) == b"x"
+
+
+def test_a_ticket_lives_no_longer_than_the_key_that_opens_it() -> None:
+    assert LIFETIME <= PERIOD
 
 
 def test_a_key_opens_for_a_period_after_the_one_in_which_it_has_sealed() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PERIOD", "PURPOSE", "TicketKeys"]
 
-PERIOD = 3600
+PERIOD = 7200
 """Seconds for which a key seals: no less than a ticket lives, so that the key before the current one is enough."""
 
 PURPOSE = "ticket"

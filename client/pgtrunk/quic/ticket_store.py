@@ -232,6 +232,7 @@ class FileTickets(TicketStore):
 
 def _lock(descriptor: int) -> None:
     """Lock a file; raise BlockingIOError where others have it all the time."""
+    assert fcntl is not None
     for _ in range(TRIES):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

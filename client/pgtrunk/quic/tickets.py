@@ -24,8 +24,9 @@ __all__ = ["NO_AUTHORITY", "Ticket", "Tickets"]
 NO_AUTHORITY = b""
 """What a ticket carries in place of a CA set's fingerprint where clients are not asked for certificates."""
 
-LIFETIME = 3600.0
-"""Seconds for which one ticket may be used: long enough for a restart, short enough for a change of keys."""
+LIFETIME = 7200.0
+"""Seconds for which one ticket may be used: longer than a client keeps a connection (``max_lifetime``, 3600 s), so that
+what it got when that began is still good when it ends; and short enough for a change of keys."""
 
 MAX_RENEWAL = 86400.0
 """Seconds after a full handshake for which resumption may go on, each time with a new ticket."""
