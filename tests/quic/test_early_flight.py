@@ -15,10 +15,14 @@ from pgtrunk.quic.config import QuicLimits
 from pgtrunk.quic.server_tls import HandshakePolicy, ServerContext
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aioquic import tls
 
 ROUND_TRIP = 0.03
 """Seconds, of the link of a pair."""
+INITIAL_RTT = 0.05
+"""Seconds that a client takes for the round trip time as long as it knows none; it probes after twice that."""
 
 
 @dataclass
@@ -102,6 +106,34 @@ def test_without_a_ticket_it_is_there_after_two(site: Site) -> None:
     asked = ask(pair)
     pair.until(lambda: len(asked.data) == 5)
     assert (pair.loop.time() - began) / ROUND_TRIP == pytest.approx(2, abs=0.1)
+
+
+def is_initial(data: bytes) -> bool:
+    return data[0] & 0xF0 == 0xC0
+
+
+def is_early(data: bytes) -> bool:
+    return data[0] & 0xF0 == 0xD0
+
+
+@pytest.mark.parametrize(
+    ("lost", "most"),
+    [
+        (is_initial, 2 * INITIAL_RTT / ROUND_TRIP + 1.1),
+        (lambda data: is_initial(data) or is_early(data), 2 * INITIAL_RTT / ROUND_TRIP + 1.1),
+        (is_early, 3.5),
+    ],
+    ids=["the hello", "all of it", "early data"],
+)
+def test_a_flight_of_which_something_is_lost(site: Site, lost: Callable[[bytes], bool], most: float) -> None:
+    """Early data is not waited for: it leaves again with the hello; or when what follows it is acknowledged."""
+    pair = site.pair()
+    first = pair.loop.time() + ROUND_TRIP / 2
+    pair.up.drop = lambda data: pair.loop.time() < first and lost(data)
+    pair.client.driver.connect(SERVER_ADDR)
+    asked = ask(pair)
+    assert round_trips(pair, asked, 5) <= most
+    assert pair.client.driver.took_early
 
 
 REJECTED = {

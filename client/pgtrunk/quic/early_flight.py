@@ -42,6 +42,14 @@ class EarlyFlight(Acknowledging):
         """Whether what is written now leaves as early data."""
         return self._is_client and bool(self._cryptos) and self._cryptos[Epoch.ZERO_RTT].send.is_valid()
 
+    def handle_timer(self, now: float) -> None:
+        """With an Initial packet that may be lost, early data leaves again: without it nobody could read any."""
+        probes = self._loss._pto_count
+        super().handle_timer(now)
+        if self._loss._pto_count > probes and self.sends_early:
+            packets = list(self._app_space.sent_packets.values())
+            self._loss._on_packets_lost(congestion_event=False, now=now, packets=packets, space=self._app_space)
+
     def _initialize(self, peer_cid: bytes) -> None:
         if self._is_client:
             # After a Retry the handshake begins anew: what was sent is dropped by the server, and was no loss.
