@@ -22,15 +22,19 @@ from pgtrunk.errors import (
 )
 from pgtrunk.manager import StreamManager
 from pgtrunk.retries import retry_safe
-from pgtrunk.telemetry import RedundancyStats, TrunkStats
+from pgtrunk.stages import Stages, Timing
+from pgtrunk.telemetry import PathStats, RedundancyStats, TrunkStats
 
 if TYPE_CHECKING:
     from pgtrunk.background import BackgroundTrunk
 
 __all__ = [
     "BackgroundTrunk",
+    "PathStats",
     "RedundancyStats",
+    "Stages",
     "StreamManager",
+    "Timing",
     "TrunkStats",
     "retry_safe",
     # errors

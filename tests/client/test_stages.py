@@ -101,7 +101,15 @@ def test_exchanges_are_counted_before_anybody_reports_and_when_nobody_does() -> 
     assert Stages.of(Histogram(), meter).transfer.count == 3
     connection.took(0.1)
     connection.end()
-    assert (meter.connections, meter.exchange.count) == (set(), 3 + MOST + 1)
+    assert (len(meter.connections), meter.exchange.count) == (0, 3 + MOST + 1)
+
+
+def test_a_connection_that_was_given_up_before_it_was_open_is_forgotten() -> None:
+    meter = StageMeter()
+    connections = [ConnectionStages(meter) for _ in range(3)]
+    assert len(meter.connections) == 3
+    del connections[1:]
+    assert len(meter.connections) == 1
 
 
 def test_a_timing_since_an_earlier_one_and_its_percentiles() -> None:

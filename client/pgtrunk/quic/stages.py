@@ -17,6 +17,7 @@ from collections import Counter, deque
 from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
 from pgtrunk.histogram import Histogram, bucket_of, middle
 
@@ -45,7 +46,7 @@ class StageMeter:
         """For a backend. What had one at once is not in it."""
         self.execution = Histogram()
         self.transfer = Histogram()
-        self.connections: set[ConnectionStages] = set()
+        self.connections: WeakSet[ConnectionStages] = WeakSet()
         self.lock = Lock()
         """Whoever looks may be in another thread than the connections."""
 
@@ -59,7 +60,7 @@ class StageMeter:
 class ConnectionStages:
     """Those of one connection, until `end`."""
 
-    __slots__ = ("_is_whole", "_looked_at", "_meter", "_times", "took")
+    __slots__ = ("__weakref__", "_is_whole", "_looked_at", "_meter", "_times", "took")
 
     def __init__(self, meter: StageMeter) -> None:
         self._meter = meter
