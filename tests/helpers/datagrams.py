@@ -18,10 +18,11 @@ _MOST: Final = 1 << 16
 class Relay:
     """Listens on ``port`` of 127.0.0.1, and carries datagrams to the target and back, from a port for each client.
 
-    Each takes ``delay`` seconds, one way; whatever the timers do, none overtakes another.
+    Each takes ``delay`` seconds, one way; whatever the timers do, none overtakes another. An ``own_port`` that is
+    taken is an OSError.
     """
 
-    def __init__(self, port: int, *, delay: float = 0.0) -> None:
+    def __init__(self, port: int, *, delay: float = 0.0, own_port: int = 0) -> None:
         self.is_silent = False
         self.one_in = 0
         """Of so many datagrams one is lost, each way; 0: none."""
@@ -35,7 +36,11 @@ class Relay:
         self._ways: dict[Any, socket.socket] = {}
         self._cut: set[Any] = set()
         self._front = self._socket()
-        self._front.bind(("127.0.0.1", 0))
+        try:
+            self._front.bind(("127.0.0.1", own_port))
+        except OSError:
+            self._front.close()
+            raise
         self._loop.add_reader(self._front, self._there)
         self.port: int = self._front.getsockname()[1]
 

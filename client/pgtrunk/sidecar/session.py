@@ -17,6 +17,7 @@ from pgtrunk.sidecar.first_words import FirstWords
 from pgtrunk.sidecar.messages import Answers, Greeting
 from pgtrunk.sidecar.owed import Owed
 from pgtrunk.sidecar.stream_end import StreamEnd
+from pgtrunk.sidecar.unbound import Unbound
 from pgtrunk.wire import backend
 from pgtrunk.wire.hints import hint_for
 from pgtrunk.wire.startup import CancelRequest
@@ -75,6 +76,7 @@ class Session(asyncio.Protocol):
         self._first = FirstWords()
         self._driver: asyncio.Transport
         self._stream: asyncio.Transport | None = None
+        self._unbound: Unbound | None = None
         self._opening: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._has_finished = False  # the driver's FIN came
@@ -203,6 +205,7 @@ class Session(asyncio.Protocol):
 
     def _begin(self, stream: asyncio.Transport, link: int) -> None:
         self._stream, self.link = stream, link
+        self._unbound = Unbound() if stream.get_extra_info("transport") == "tcp" else None
         if not self._is_over:
             # First, since the write may pause it again.
             self._driver.resume_reading()
@@ -227,6 +230,9 @@ class Session(asyncio.Protocol):
         """The gateway says something."""
         # The transport closes when it cannot write; that is reported a moment later, and until then it takes nothing.
         if not (self._is_over or self._driver.is_closing()):
+            if self._unbound is not None:
+                data = self._unbound.feed(data)
+                self._unbound = None if self._unbound.is_done else self._unbound
             self._answers.feed(data)
             self._driver.write(data)
 
