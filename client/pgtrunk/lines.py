@@ -104,7 +104,8 @@ class Lines:
 
     def dial(self, dial: Dial) -> None:
         logger.debug("%s: opening connection %d (%s)", self.gateway, dial.link, dial)
-        task = self._loop.create_task(self.connect(self._elsewhere), name=f"pgtrunk dial {self.gateway} {dial.link}")
+        opening = self.connect(self._elsewhere) if dial.replaces is None else self._connect_for_good(self._elsewhere)
+        task = self._loop.create_task(opening, name=f"pgtrunk dial {self.gateway} {dial.link}")
         self.dials[dial.link] = task
         task.add_done_callback(partial(self._dialled, dial.link))
 
@@ -126,6 +127,28 @@ class Lines:
         if self.may_leave(link):
             for mover in self.movers:
                 mover(link)
+
+    async def _connect_for_good(self, at: Address | None) -> Connection:
+        """A connection that works is not left for one that nobody has answered: here early data is worth nothing."""
+        connection = await self.connect(at)
+        if connection.is_early and connection.is_alive:
+            answer: asyncio.Future[None] = self._loop.create_future()
+
+            def answered(error: BaseException | None = None) -> None:
+                if not answer.done():
+                    answer.set_result(None) if error is None else answer.set_exception(error)
+
+            connection.on_open = connection.on_lost = answered
+            try:
+                await answer
+            except BaseException as exc:
+                if self.on_lost is not None and not isinstance(exc, asyncio.CancelledError):
+                    self.on_lost(connection, exc)
+                self._say_farewell(connection)
+                raise
+            if self.on_answer is not None:
+                self.on_answer(connection)
+        return connection
 
     # What happens to them.
 

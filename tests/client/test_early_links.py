@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from helpers.fake_gateway import FakeConnection
-from helpers.trunks import fake_trunk, open_session, turns
+from helpers.trunks import fake_trunk, open_session, turns, until
 from pgtrunk.errors import GatewayUnreachable, SessionLost
 
 
@@ -64,6 +64,36 @@ async def test_a_gateway_that_was_never_reached_is_not_taken_to_be_restarting() 
         connection.fail()
         with pytest.raises(GatewayUnreachable):
             await open_session(trunk)
+
+
+async def test_a_connection_is_not_left_for_one_that_nobody_has_answered() -> None:
+    async with fake_trunk(max_lifetime=0.05, connections=1) as (trunk, gateway):
+        session = await open_session(trunk)
+        gateway.makes = early
+        await until(lambda: len(gateway.connections) == 2)
+        await turns()
+        first, second = gateway.connections
+        assert isinstance(second, EarlyConnection)
+        assert not trunk.lines.is_leaving(session.link)
+        second.fail()
+        assert trunk.counters.connections_failed == 0, "in a turn of its own"
+        await until(lambda: len(gateway.connections) == 3)
+        assert trunk.counters.connections_failed == 1
+        assert not trunk.lines.is_leaving(session.link)
+        await turns()
+        gateway.connections[2].answer()
+        await until(lambda: trunk.lines.is_leaving(session.link))
+        assert trunk.counters.connections_replaced == 1
+        assert first.is_alive
+
+
+async def test_a_trunk_that_is_closed_meanwhile_leaves_nothing() -> None:
+    async with fake_trunk(max_lifetime=0.05, connections=1) as (trunk, gateway):
+        await open_session(trunk)
+        gateway.makes = early
+        await until(lambda: len(gateway.connections) == 2)
+        await turns()
+    assert not gateway.connections[1].is_alive
 
 
 def early(gateway: object) -> EarlyConnection:
