@@ -21,6 +21,7 @@ from pgtrunk.wire.backend import ready
 from pgtrunk.wire.startup import StartupMessage
 from pgtrunk_gateway.config.load import load
 from pgtrunk_gateway.gateway import Gateway
+from pgtrunk_gateway.stats.stages import StageTimes
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.pool.backend import Backend
@@ -57,15 +58,16 @@ class _Sink(asyncio.Transport):
         return False
 
 
-def measure(queries: int = 50_000) -> dict[str, float]:
+def measure(queries: int = 50_000, *, reported: bool = False) -> dict[str, float]:
     """Microseconds per query: the best of many short batches, ``queries`` in all.
 
     Of each of ``FLOWS``, with a backend that is free; and of "prepared_queued", where each query waits for one.
+    ``reported``: for a client that is told how long its queries take here, the telling not included.
     """
-    return asyncio.run(_measure(queries))
+    return asyncio.run(_measure(queries, StageTimes() if reported else None))
 
 
-async def _measure(queries: int) -> dict[str, float]:
+async def _measure(queries: int, times: StageTimes | None) -> dict[str, float]:
     async with asyncio.timeout(_PATIENCE * len(FLOWS) + queries / 1000):
         server = await asyncio.get_running_loop().create_server(FakePostgres(), "127.0.0.1", 0)
         async with server:
@@ -73,11 +75,13 @@ async def _measure(queries: int) -> dict[str, float]:
                 ini = Path(folder) / "gateway.ini"
                 ini.write_text(_INI.format(port=server.sockets[0].getsockname()[1]))
                 async with Gateway(load(ini)) as gateway:
-                    found = {name: await _flow(gateway, exchange, 1, queries) for name, exchange in FLOWS.items()}
-                    return found | {"prepared_queued": await _flow(gateway, FLOWS["prepared"], 2, queries)}
+                    found = {
+                        name: await _flow(gateway, exchange, 1, queries, times) for name, exchange in FLOWS.items()
+                    }
+                    return found | {"prepared_queued": await _flow(gateway, FLOWS["prepared"], 2, queries, times)}
 
 
-async def _flow(gateway: Gateway, exchange: Exchange, clients: int, queries: int) -> float:
+async def _flow(gateway: Gateway, exchange: Exchange, clients: int, queries: int, times: StageTimes | None) -> float:
     port = int(gateway.fronts[0].addresses[0].rpartition(":")[2])
     streams = [await asyncio.open_connection("127.0.0.1", port) for _ in range(clients)]
     try:
@@ -88,7 +92,10 @@ async def _flow(gateway: Gateway, exchange: Exchange, clients: int, queries: int
                     await reader.readuntil(ready())
         (pool,) = gateway.pools
         (backend,) = pool.backends.values()
-        return _timed([cast("Session", each) for each in gateway.context.sessions], backend, exchange, queries)
+        sessions = [cast("Session", each) for each in gateway.context.sessions]
+        for session in sessions:
+            session._report_to(times)
+        return _timed(sessions, backend, exchange, queries)
     finally:
         for _, writer in streams:
             writer.close()

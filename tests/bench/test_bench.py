@@ -12,7 +12,19 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from bench import asyncpg_load, fleet, machine, own_python, pgbench, pgbouncer, point_select, poolers, quic_echo, report
+from bench import (
+    asyncpg_load,
+    fleet,
+    machine,
+    own_python,
+    pgbench,
+    pgbouncer,
+    point_select,
+    poolers,
+    quic_echo,
+    report,
+    timings,
+)
 from bench.errors import BenchError
 from bench.rounds import Figures, Quic, Tcp, Versions
 from bench.site import BenchSite
@@ -105,6 +117,11 @@ def test_what_fleets_cost_on_more_cores() -> None:
 
 def test_own_python_of_each_flow() -> None:
     assert own_python.measure(50).keys() == {*point_select.FLOWS, "prepared_queued"}
+    assert own_python.measure(50, reported=True).keys() == {*point_select.FLOWS, "prepared_queued"}
+
+
+def test_what_timing_an_exchange_costs() -> None:
+    assert all(us > 0 for us in timings.client(1000).values())
 
 
 def test_echo_with_answers_of_another_size() -> None:
