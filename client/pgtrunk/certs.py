@@ -326,6 +326,10 @@ gateway.ini:
   quic_key_file = {full.server_key}
   ; only clients with a certificate of this CA:
   ;quic_client_ca_file = {full.ca_cert}
+  ; TLS over TCP at the same port, for clients whose network lets no UDP through:
+  client_tls_sslmode = require
+  client_tls_cert_file = {full.server_cert}
+  client_tls_key_file = {full.server_key}
 
 client, which needs a copy of ca.pem (and with quic_client_ca_file of client.pem and client.key):
   pgtrunk.StreamManager("{host}:6432", ca_file={str(full.ca_cert)!r})

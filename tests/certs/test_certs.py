@@ -242,6 +242,9 @@ def test_the_command_says_what_it_made_and_how_to_use_it(tmp_path: Path, capsys:
     for words in (
         f"quic_cert_file = {folder}/server.pem",
         f"quic_key_file = {folder}/server.key",
+        "client_tls_sslmode = require",
+        f"client_tls_cert_file = {folder}/server.pem",
+        f"client_tls_key_file = {folder}/server.key",
         f"quic_client_ca_file = {folder}/ca.pem",
         f"StreamManager(\"gw.example.net:6432\", ca_file='{folder}/ca.pem'",
         f"cert_file='{folder}/client.pem', key_file='{folder}/client.key'",
