@@ -199,8 +199,9 @@ class StreamManager:
             self._trunk = self._make_trunk()
         if self._balancer is not None:
             self._balancer.stop()
+        self._dialer.stop()
         await self._trunk.close()
-        await self._dialer.close()
+        await self._dialer.wait_stopped()
         if self._balancer is not None:
             await self._balancer.wait_stopped()
 

@@ -63,7 +63,8 @@ async def fallback(
     try:
         yield made
     finally:
-        await made.close()
+        made.stop()
+        await made.wait_stopped()
         await until(lambda: asyncio.all_tasks() == tasks)
 
 

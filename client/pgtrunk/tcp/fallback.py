@@ -18,13 +18,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from random import random
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pgtrunk.dialer import Dialer
 from pgtrunk.errors import CertificateError, GatewayUnreachable, TrunkError, UdpBlocked
 from pgtrunk.tcp.blockage import Blockage
 from pgtrunk.tcp.cap import Cap
 from pgtrunk.tcp.dialer import Knocker, TcpDialer
+from pgtrunk.tcp.failures import TlsFailed, TlsNotOffered
+from pgtrunk.tcp.way import Way
 from pgtrunk.telemetry import TcpStats
 
 if TYPE_CHECKING:
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from pgtrunk.connection import Connection
     from pgtrunk.lines import Lines
     from pgtrunk.quic.client import ClientConfig
-    from pgtrunk.quic.racing import Entrant
 
 __all__ = ["Fallback", "Transport"]
 
@@ -73,6 +74,7 @@ class Fallback:
         self._returns = 0
         self._watch: asyncio.Task[None] | None = None
         self._doubts: set[asyncio.Task[None]] = set()
+        self._has_stopped = False
 
     @classmethod
     def of(
@@ -131,19 +133,26 @@ class Fallback:
         self.quic.follow(lines)
         lines.on_lost, lines.on_leave = self.lost, self.told_to_leave
 
-    async def close(self) -> None:
-        """Ends the looks at UDP."""
-        left = {*self._doubts, *([] if self._watch is None else [self._watch])}
-        for task in left:
+    def stop(self) -> None:
+        """Ends the looks at UDP. Dials that are under way are ended by who has begun them."""
+        self._has_stopped = True
+        for task in self._looking:
             task.cancel()
-        if left:
-            await asyncio.wait(left)
+
+    async def wait_stopped(self) -> None:
+        """Waits until nothing is left of that."""
+        if looking := self._looking:
+            await asyncio.wait(looking)
+
+    @property
+    def _looking(self) -> set[asyncio.Task[None]]:
+        return {*self._doubts, *([] if self._watch is None else [self._watch])}
 
     # -- quic
 
     async def _by_quic(self, at: Address | None, deadline: float) -> Connection:
         loop = asyncio.get_running_loop()
-        way = _Way(self.quic, at)
+        way = Way(self.quic, at)
         opening = loop.create_task(way.open(deadline), name=f"pgtrunk way {self.quic}")
         knock: asyncio.Task[bool] | None = None
         try:
@@ -178,10 +187,10 @@ class Fallback:
     async def _by_either(self, at: Address | None, deadline: float) -> Connection:
         from pgtrunk.quic.racing import race
 
-        quic, tcp = _Way(self.quic, at), _Way(self.tcp, at)
+        quic, tcp = Way(self.quic, at), Way(self.tcp, at)
         left = [tcp, quic] if self.blockage.is_there else [quic, tcp]
 
-        def following() -> _Way | None:
+        def following() -> Way | None:
             # An answer over UDP that is no connection is a matter of its own.
             return left.pop(0) if left and (quic.error is None or quic.is_unanswered(quic.error)) else None
 
@@ -206,6 +215,7 @@ class Fallback:
         """QUIC has won; by a ticket perhaps, without an answer yet."""
         if not connection.is_early:
             self._answered()
+        if not connection.is_early or self._has_stopped:
             return
         task = asyncio.get_running_loop().create_task(self._doubt(connection), name=f"pgtrunk doubt {self.quic}")
         self._doubts.add(task)
@@ -232,19 +242,17 @@ class Fallback:
                 self.tcp.cap.most,
             )
 
-    async def _fall_back(self, quic: _Way) -> None:
+    async def _fall_back(self, quic: Way) -> None:
         """TCP has been faster."""
         self._found()
-        if self._watch is None or self._watch.done():
+        if (self._watch is None or self._watch.done()) and not self._has_stopped:
             # What QUIC is still about is the first look.
             look = self._look(quic)
             self._watch = asyncio.get_running_loop().create_task(look, name=f"pgtrunk look at UDP {self.tcp}")
         else:
             await quic.end()
 
-    def _failure(self, quic: _Way, tcp: _Way) -> TrunkError:
-        from pgtrunk.tcp.line import TlsFailed, TlsNotOffered
-
+    def _failure(self, quic: Way, tcp: Way) -> TrunkError:
         if quic.error is None or tcp.error is None or str(quic.error) == str(tcp.error):
             error = quic.error or tcp.error
             assert error is not None
@@ -264,7 +272,7 @@ class Fallback:
 
     # -- the way back
 
-    async def _look(self, way: _Way) -> None:
+    async def _look(self, way: Way) -> None:
         """Until UDP is answered, or nobody is left whom that would help."""
         loop = asyncio.get_running_loop()
         try:
@@ -274,7 +282,7 @@ class Fallback:
                 await asyncio.sleep(self.blockage.retry_at - loop.time())
                 if not self.tcp.cap.carriers or not self.blockage.is_there:
                     return
-                way = _Way(self.quic, None)
+                way = Way(self.quic, None)
                 way.begin(loop.time() + self._timeout)
             self._answered()
         finally:
@@ -288,70 +296,6 @@ class Fallback:
         logger.info("%s: UDP is answered, after %.0f s: new sessions go over QUIC again", self.tcp, lasted)
         for carrier in list(self.tcp.cap.carriers):
             carrier.ask_to_leave("UDP is let through again")
-
-
-class _Way:
-    """One way in a race: a whole dial, which may go on when another has won."""
-
-    def __init__(self, dialer: Dialer, at: Address | None) -> None:
-        self.connection: Connection | None = None
-        self.error: TrunkError | None = None
-        self._task: asyncio.Task[Connection] | None = None
-        self._dialer = dialer
-        self._at = at
-        self._begun: list[Entrant] = []
-
-    @property
-    def is_begun(self) -> bool:
-        return self._task is not None
-
-    @property
-    def is_heard(self) -> bool:
-        return any(each.is_heard for each in self._begun)
-
-    def is_unanswered(self, error: TrunkError) -> bool:
-        """Whether it failed for want of an answer, though it knew whom to ask; a handshake that was begun and never
-        went on is no better."""
-        silent = isinstance(error.__cause__, TimeoutError) or not self.is_heard
-        return bool(self._begun) and silent and not isinstance(error, CertificateError)
-
-    def begin(self, deadline: float) -> asyncio.Task[Connection]:
-        dial = self._dialer.dial(self._at, deadline=deadline, begun=self._begun)
-        self._task = asyncio.get_running_loop().create_task(dial, name=f"pgtrunk way {self._dialer}")
-        return self._task
-
-    async def open(self, deadline: float) -> None:
-        try:
-            self.connection = await asyncio.shield(self.begin(deadline))
-        except TrunkError as exc:
-            self.error = exc
-            raise
-
-    async def succeeds(self) -> bool:
-        """Whether there is a connection in the end."""
-        assert self._task is not None
-        await asyncio.wait([self._task])
-        return not self._task.cancelled() and self._task.exception() is None
-
-    def discard(self) -> None:
-        """It is ready, and the other was too. `end` does what is to be done."""
-
-    async def end(self) -> None:
-        """Leaves nothing behind, though the caller be cancelled."""
-        if self._task is None:
-            return
-        self._task.cancel()
-        if self._task.done():
-            _put_down(self._task)
-        else:
-            self._task.add_done_callback(_put_down)
-            await asyncio.wait([self._task])
-
-
-def _put_down(task: asyncio.Task[Connection]) -> None:
-    if not task.cancelled() and task.exception() is None:
-        connection: Entrant = cast("Any", task.result())
-        connection.discard()
 
 
 def _caused(error: TrunkError, cause: BaseException) -> TrunkError:

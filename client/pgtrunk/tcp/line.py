@@ -16,52 +16,24 @@ import asyncio
 import contextlib
 import ssl
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pgtrunk.errors import CertificateError, GatewayUnreachable, SessionLost, TrunkError
+from pgtrunk.tcp.failures import NotDirect, TlsFailed, TlsNotOffered
 from pgtrunk.tcp.tls import ALPN, certificate_error, check_certificate, describe
 from pgtrunk.wire.startup import SSLRequest
 
 if TYPE_CHECKING:
+    from pgtrunk.tcp.owner import Owner
     from pgtrunk.tcp.tls import TlsTerms
 
-__all__ = ["Line", "NotDirect", "Owner", "TlsFailed", "TlsNotOffered"]
+__all__ = ["Line"]
 
 RECORD: Final = 16 << 10
 """Octets that one record holds at most, and so one read gives."""
 
 LINGER: Final = 10.0
 """Seconds that a gateway has to take what was written before the line was closed."""
-
-
-class TlsFailed(GatewayUnreachable):
-    """Somebody answers over TCP, but there is no TLS with him."""
-
-
-class TlsNotOffered(TlsFailed):
-    """It is a gateway, or something else that speaks Postgres's protocol, and it has no TLS."""
-
-
-class NotDirect(TlsFailed):
-    """The handshake failed that began without SSLRequest: it may be that the gateway wants to be asked."""
-
-
-class Owner(Protocol):
-    """Who has the line's other end. None of these calls comes from within one that the owner makes."""
-
-    def received(self, data: bytes) -> None: ...
-
-    def finished(self) -> None:
-        """The gateway says no more, and has said so."""
-        ...
-
-    def lost(self, error: TrunkError | None) -> None:
-        """The last call. None: it was closed from here."""
-        ...
-
-    def pause_writing(self) -> None: ...
-
-    def resume_writing(self) -> None: ...
 
 
 class _State(Enum):

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pgtrunk.errors import GatewayUnreachable, TrunkError
 from pgtrunk.quic.ending import show
-from pgtrunk.tcp.line import Line, NotDirect
+from pgtrunk.tcp.failures import NotDirect
+from pgtrunk.tcp.line import Line
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,80 @@
+"""One of the two ways in a race: a whole dial, which may go on when the other has won."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+from pgtrunk.errors import CertificateError, TrunkError
+
+if TYPE_CHECKING:
+    from pgtrunk.address import Address
+    from pgtrunk.connection import Connection
+    from pgtrunk.dialer import Dialer
+    from pgtrunk.quic.racing import Entrant
+
+__all__ = ["Way"]
+
+
+class Way:
+    """See above. ``open`` is for the race; ``begin``, ``succeeds`` and ``end`` for those who have it go on."""
+
+    def __init__(self, dialer: Dialer, at: Address | None) -> None:
+        self.connection: Connection | None = None
+        self.error: TrunkError | None = None
+        self._task: asyncio.Task[Connection] | None = None
+        self._dialer = dialer
+        self._at = at
+        self._begun: list[Entrant] = []
+
+    @property
+    def is_begun(self) -> bool:
+        return self._task is not None
+
+    @property
+    def is_heard(self) -> bool:
+        return any(each.is_heard for each in self._begun)
+
+    def is_unanswered(self, error: TrunkError) -> bool:
+        """Whether it failed for want of an answer, though it knew whom to ask; a handshake that was begun and never
+        went on is no better."""
+        silent = isinstance(error.__cause__, TimeoutError) or not self.is_heard
+        return bool(self._begun) and silent and not isinstance(error, CertificateError)
+
+    def begin(self, deadline: float) -> asyncio.Task[Connection]:
+        dial = self._dialer.dial(self._at, deadline=deadline, begun=self._begun)
+        self._task = asyncio.get_running_loop().create_task(dial, name=f"pgtrunk way {self._dialer}")
+        return self._task
+
+    async def open(self, deadline: float) -> None:
+        try:
+            self.connection = await asyncio.shield(self.begin(deadline))
+        except TrunkError as exc:
+            self.error = exc
+            raise
+
+    async def succeeds(self) -> bool:
+        """Whether there is a connection in the end."""
+        assert self._task is not None
+        await asyncio.wait([self._task])
+        return not self._task.cancelled() and self._task.exception() is None
+
+    def discard(self) -> None:
+        """It is ready, and the other was too. `end` does what is to be done."""
+
+    async def end(self) -> None:
+        """Leaves nothing behind, though the caller be cancelled."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        if self._task.done():
+            _put_down(self._task)
+        else:
+            self._task.add_done_callback(_put_down)
+            await asyncio.wait([self._task])
+
+
+def _put_down(task: asyncio.Task[Connection]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        connection: Entrant = cast("Any", task.result())
+        connection.discard()
