@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 from pgtrunk.address import parse_gateways
 from pgtrunk.balancer import Balancer
 from pgtrunk.errors import TrunkClosed, UsageError
-from pgtrunk.options import pool_rules, require_choice, require_positive_int, require_seconds, ticket_store
+from pgtrunk.options import (
+    pool_rules,
+    qlog_folder,
+    require_choice,
+    require_positive_int,
+    require_seconds,
+    ticket_store,
+)
 from pgtrunk.refusal import Limit
 from pgtrunk.stages import Stages
 from pgtrunk.tcp.fallback import Fallback
@@ -87,6 +94,7 @@ class StreamManager:
     data possible. ``"memory"``: with this manager. A path: in that file, for all processes of this user; it gets mode
     0600, is refused where others can use it, and what it holds is worth some hours at most. None: nowhere; each
     handshake is a full one.
+    ``qlog_dir``: a directory in which each QUIC connection writes a log of its packets, for qvis; None: nowhere.
     ``timings``: whether each query is timed from its first octet to the end of its answer, for `stats`.
 
     A manager belongs to the event loop on which it was opened, and to that process: `UsageError` otherwise.
@@ -119,6 +127,7 @@ class StreamManager:
         early_data: EarlyData = "login",
         tickets: str | PathLike[str] | None = "memory",
         timings: bool = True,
+        qlog_dir: str | PathLike[str] | None = None,
     ) -> None:
         require_seconds(connect_timeout=connect_timeout, keepalive=keepalive)
         require_positive_int(tcp_connections=tcp_connections)
@@ -162,6 +171,7 @@ class StreamManager:
             timings=timings,
             early=early_data != "off",
             tickets=ticket_store(tickets),
+            qlog=qlog_folder(qlog_dir),
         )
         self._dialer = Fallback.of(
             transport,

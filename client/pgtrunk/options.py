@@ -10,9 +10,18 @@ from pgtrunk.errors import UsageError
 from pgtrunk.rules import Rules
 
 if TYPE_CHECKING:
+    from pgtrunk.quic.qlog import QlogFolder
     from pgtrunk.quic.ticket_store import TicketStore
 
-__all__ = ["MAX_IDLE", "pool_rules", "require_choice", "require_positive_int", "require_seconds", "ticket_store"]
+__all__ = [
+    "MAX_IDLE",
+    "pool_rules",
+    "qlog_folder",
+    "require_choice",
+    "require_positive_int",
+    "require_seconds",
+    "ticket_store",
+]
 
 MAX_IDLE = 5.0
 """Seconds that a connection without streams may be kept: half of QUIC's idle timeout, since nothing keeps it alive."""
@@ -46,6 +55,15 @@ def pool_rules(
         max_idle=max_idle,
         max_lifetime=max_lifetime,
     )
+
+
+def qlog_folder(qlog_dir: str | PathLike[str] | None) -> QlogFolder | None:
+    """Returns where logs of packets are written. Raises `UsageError` where that cannot be."""
+    if qlog_dir is None:
+        return None
+    from pgtrunk.quic.qlog import QlogFolder
+
+    return QlogFolder(fspath(qlog_dir))
 
 
 def ticket_store(tickets: object) -> TicketStore | None:

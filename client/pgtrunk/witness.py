@@ -67,8 +67,8 @@ class Witness(asyncio.BaseProtocol):
         # The transport looks it up once: nothing is between it and asyncpg for what arrives.
         self.data_received: Callable[[bytes], None] = protocol.data_received
         self.eof_received = protocol.eof_received
-        self.pause_writing = protocol.pause_writing
-        self.resume_writing = protocol.resume_writing
+        self.pause_writing = protocol.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = protocol.resume_writing  # type: ignore[method-assign]
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._protocol.connection_lost(self._judged(exc))

@@ -356,7 +356,7 @@ async def test_what_a_stream_could_not_send_is_not_at_stake(line: Line) -> None:
     class Blocked:
         departed = len(STARTUP)
 
-    line.stream._extra["outbox"] = Blocked()
+    line.stream._extra["outbox"] = Blocked()  # type: ignore[attr-defined]
     await line.begin()
     line.stream.hear(LOGIN)
     line.driver.take()

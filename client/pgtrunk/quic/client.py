@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, TypeVar
 from pgtrunk.errors import GatewayUnreachable, SessionLost, TrunkError
 
 from .config import ALPN, CID_LENGTH, QuicLimits, quic_configuration
-from .connection import Connection
 from .control import WANTS_STATS
 from .credentials import load_credentials
 from .driver import ConnectionDriver
 from .ending import show
+from .logged import new_connection
 from .redundancy import Paths
 from .roaming import Roaming
 from .stages import ConnectionStages, StageMeter
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from .control import Goaway
     from .figures import Figures
+    from .qlog import QlogFolder
     from .resumption import Resumption
     from .sockets import AddressInfo
     from .ticket_store import TicketStore
@@ -80,12 +81,15 @@ class ClientConfig:
     """Whether each connection measures how long its queries take."""
     tickets: TicketStore | None = None
     """What handshakes are shortened with, and where tickets for the next ones are kept; None: all are made in full."""
+    qlog: QlogFolder | None = None
+    """Where each connection writes a log of its packets; None: nowhere."""
     early: bool = False
     """Whether a connection whose ticket permits it is open at once, and what is written first leaves as early data."""
 
     def quic(self, host: str, *, now: float) -> QuicConfiguration:
         """Return aioquic's configuration, files read. ``now`` is in seconds since 1970. Raises CertificateFileError."""
         configuration = quic_configuration(self.limits, is_client=True, alpn=self.alpn)
+        configuration.quic_logger = self.qlog
         configuration.server_name = expected_name(self.server_name or host)
         configuration.verify_mode = ssl.CERT_REQUIRED if self.verify else ssl.CERT_NONE
         if self.verify:
@@ -140,7 +144,7 @@ class ClientConnection:
         self._resumption = resumption
         self._is_returned = False
         self._give_up_at: asyncio.TimerHandle | None = None
-        quic = Connection(
+        quic = new_connection(
             configuration=configuration if resumption is None else resumption.prepare(configuration, time.time()),
             limits=limits,
             new_cid=lambda: os.urandom(CID_LENGTH),

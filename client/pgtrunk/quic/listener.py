@@ -19,12 +19,12 @@ from aioquic.quic.connection import QuicConnectionAdapter, QuicConnectionState
 
 from pgtrunk.errors import SessionLost
 from pgtrunk.quic.admission import Admission, AdmissionLimits, HalfOpen, RateLimit
-from pgtrunk.quic.connection import Connection
 from pgtrunk.quic.connection_id import ConnectionIds
 from pgtrunk.quic.demux import Demultiplexer, DemuxCounters, Routed, Surroundings
 from pgtrunk.quic.driver import ConnectionDriver
 from pgtrunk.quic.ending import show
 from pgtrunk.quic.forwarding import Forwarded
+from pgtrunk.quic.logged import new_connection
 from pgtrunk.quic.redundancy import Paths
 from pgtrunk.quic.reset import Resets
 from pgtrunk.quic.server_tls import HandshakePolicy, ServerContext
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pgtrunk.errors import TrunkError
     from pgtrunk.quic.admission import RetryMode
     from pgtrunk.quic.config import ByteBudget, QuicLimits
+    from pgtrunk.quic.connection import Connection
     from pgtrunk.quic.control import Goaway
     from pgtrunk.quic.early import HandshakeCounters
     from pgtrunk.quic.elders import Elders
@@ -296,7 +297,7 @@ class Listener:
 
     def _open(self, opening: Opening, path: Path) -> Routed:
         door = self.door
-        quic = Connection(
+        quic = new_connection(
             configuration=door.quic,
             limits=door.limits,
             budget=door.budget,

@@ -38,6 +38,7 @@ REQUIRED: Mapping[str, str] = {
         "encode_quic_version_negotiation pull_ack_frame pull_quic_header pull_quic_transport_parameters "
         "push_quic_transport_parameters"
     ),
+    "aioquic.quic.logger": "QLOG_VERSION QuicLogger QuicLoggerTrace",
     "aioquic.quic.packet_builder": "QuicDeliveryState QuicPacketBuilder QuicPacketBuilderStop QuicSentPacket",
     "aioquic.quic.connection": (
         "ACK_FRAME_CAPACITY CONNECTION_LIMIT_FRAME_CAPACITY END_STATES Limit MAX_STREAM_DATA_FRAME_CAPACITY "
@@ -47,7 +48,7 @@ REQUIRED: Mapping[str, str] = {
     ),
     "aioquic.quic.connection:QuicConnection": (
         "_QuicConnection__frame_handlers _ack_delay _add_network_path _handle_path_response_frame _peer_cid_available "
-        "_retire_peer_cid _send_probing_frames _local_ack_delay_exponent _loss_at _on_ack_delivery _peer_cid "
+        "_flush_builder _retire_peer_cid _send_probing_frames _local_ack_delay_exponent _loss_at _on_ack_delivery _peer_cid "
         "_remote_max_idle_timeout _remote_preferred_address _version _ack_eliciting_sent_since_receipt "
         "_assert_stream_can_send _close_at _close_end _close_event _close_pending _configuration _confirm_handshake "
         "_crypto_buffers _crypto_streams _cryptos _events _get_or_create_stream _handle_ack_frame "
@@ -71,7 +72,7 @@ REQUIRED: Mapping[str, str] = {
         "addr bytes_received bytes_sent is_validated local_challenge_sent peer_cid remote_challenges "
         "validation_deadline"
     ),
-    "aioquic.quic.connection:Limit": "frame_type sent used value",
+    "aioquic.quic.connection:Limit": "frame_type name sent used value",
     "aioquic.quic.connection:QuicConnectionId": "cid sequence_number stateless_reset_token was_sent",
     "aioquic.quic.stream:QuicStreamSender": (
         "_acked _acked_fin _buffer _buffer_fin _buffer_start _buffer_stop _pending_eof _reset_error_code "
@@ -106,10 +107,10 @@ REQUIRED: Mapping[str, str] = {
         "max_total_bytes packet_is_empty remaining_buffer_space remaining_flight_space start_frame start_packet"
     ),
     "aioquic.quic.packet_builder:QuicSentPacket": (
-        "delivery_handlers epoch in_flight is_ack_eliciting packet_number sent_bytes sent_time"
+        "delivery_handlers epoch in_flight is_ack_eliciting packet_number quic_logger_frames sent_bytes sent_time"
     ),
     "aioquic.quic.crypto:CryptoPair": "_update_key decrypt_packet encrypt_packet key_phase recv send",
-    "aioquic.quic.crypto:CryptoContext": "decrypt_packet is_valid",
+    "aioquic.quic.crypto:CryptoContext": "decrypt_packet is_valid teardown",
     "aioquic.tls:Context": (
         "_build_session_ticket _certificate_request _client_handle_certificate_verify _peer_certificate "
         "_peer_certificate_chain _psk_key_exchange_mode _receive_buffer _request_client_certificate "

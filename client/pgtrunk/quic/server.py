@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from pgtrunk.quic.elders import Elders
     from pgtrunk.quic.listener import Forward
+    from pgtrunk.quic.qlog import QlogFolder
     from pgtrunk.quic.steering import Place
     from pgtrunk.quic.ticket_keys import TicketKeys
 
@@ -65,6 +66,8 @@ class ServerConfig:
     max_half_open_per_address: int = AdmissionLimits().max_half_open_per_address
     """Handshakes in progress from one IPv4 address or one IPv6 /64."""
     alpn: tuple[str, ...] = ALPN
+    qlog: QlogFolder | None = None
+    """Where each connection writes a log of its packets (quic_qlog_dir); None: nowhere."""
 
     @property
     def admission(self) -> AdmissionLimits:
@@ -161,6 +164,7 @@ def _door(config: ServerConfig, accept: Acceptor, *, now: float) -> Door:
     """Loads all that is in files, and puts together what the listener works with."""
     identity = Identity.load(config.cert_file, config.key_file, config.client_ca_file, now=now)
     quic = quic_configuration(config.limits, is_client=False, alpn=config.alpn)
+    quic.quic_logger = config.qlog
     return Door(
         quic=identity.presented_by(quic),
         limits=config.limits,

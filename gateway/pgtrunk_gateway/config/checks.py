@@ -44,6 +44,7 @@ NEEDS_CERTIFICATE = (
     "quic_client_ca_file",
     "quic_listen_addr",
     "quic_listen_port",
+    "quic_qlog_dir",
     "quic_ticket_keys_file",
 )
 

@@ -33,6 +33,7 @@ KEYS = (
     Key("quic_max_streams", integer(1, 1 << 20, unit="streams"), "1000", acted_on=True, ours=True),
     Key("quic_memory_budget", BUDGET, "256MB", acted_on=True, ours=True),
     Key("quic_path_mtu", choice("auto", "off"), "auto", acted_on=True, ours=True),
+    Key("quic_qlog_dir", path(), acted_on=True, ours=True, changeable=False),
     Key("quic_redundancy", choice("auto", "off"), "auto", acted_on=True, ours=True),
     Key("quic_retry", choice("auto", "always", "never"), "auto", acted_on=True, ours=True),
     Key("quic_ticket_keys_file", path(), acted_on=True, ours=True),

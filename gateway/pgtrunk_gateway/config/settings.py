@@ -141,6 +141,8 @@ class Config:
     """Packets below which loss never takes the congestion window; 0 = off, as RFC 9002 has it."""
     quic_path_mtu: QuicPathMtu = "auto"
     """Whether datagrams grow as far as the path carries them; off: they stay at 1200 octets."""
+    quic_qlog_dir: str | None = None
+    """Directory in which each QUIC connection writes a log of its packets (qlog), for its owner alone. `None`: none."""
     quic_redundancy: QuicRedundancy = "auto"
     """auto: small answers are sent twice while packets to that client are lost; off: never."""
     quic_early_data: QuicEarlyData = "login"

@@ -10,9 +10,10 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pgtrunk.errors import CertificateFileError
+from pgtrunk.errors import CertificateFileError, UsageError
 from pgtrunk.quic.config import ByteBudget, QuicLimits
 from pgtrunk.quic.control import Goaway
+from pgtrunk.quic.qlog import QlogFolder
 from pgtrunk.quic.server import Identity, Listener, ServerConfig, listen, listen_on
 from pgtrunk.quic.steering import Place
 from pgtrunk.quic.ticket_keys import TicketKeys
@@ -88,7 +89,11 @@ class QuicFront:
         ticket_keys = (
             TicketKeys.begin(os.urandom(_KEY_OCTETS), time.time()) if seed is None else TicketKeys(seed[1], seed[0])
         )
-        server = replace(_server_config(config, budget, keys), ticket_keys=ticket_sealer(loaded) or ticket_keys)
+        server = replace(
+            _server_config(config, budget, keys),
+            ticket_keys=ticket_sealer(loaded) or ticket_keys,
+            qlog=_qlog(loaded),
+        )
         reports = StageReports()
 
         def accept(transport: StreamTransport) -> asyncio.BaseProtocol:
@@ -245,6 +250,15 @@ class QuicFront:
 
 def _blamed(loaded: Loaded, error: CertificateFileError) -> ConfigError:
     return loaded.at(error.setting or "quic_cert_file").error(str(error))
+
+
+def _qlog(loaded: Loaded) -> QlogFolder | None:
+    if loaded.config.quic_qlog_dir is None:
+        return None
+    try:
+        return QlogFolder(loaded.config.quic_qlog_dir, setting="quic_qlog_dir")
+    except UsageError as error:
+        raise loaded.at("quic_qlog_dir").error(str(error)) from error
 
 
 def _server_config(config: Config, budget: ByteBudget, keys: tuple[bytes, ...]) -> ServerConfig:
