@@ -88,6 +88,22 @@ async def test_either_end_may_do_without(
     assert handshakes(gateway) == expected
 
 
+async def test_a_trunk_that_has_lost_all_its_connections_comes_back_early(start: Start) -> None:
+    gateway = await start()
+    trunk = await gateway.trunk(connections=3, streams_per_connection=1)
+    for expected in ((3, 0, 0), (3, 3, 3)):
+        sessions = await asyncio.gather(*(trunk.connect(**LOGIN) for _ in range(3)))
+        assert [await each.fetchval("SELECT 1") for each in sessions] == [1, 1, 1]
+        await until(lambda: handshakes(gateway) == expected)  # noqa: B023
+        store = trunk._config.tickets
+        assert store is not None
+        await until(lambda: sum(map(len, store._kept.values())) == 3)  # noqa: B023
+        for driver in gateway.quic.drivers:
+            driver.close()
+        await until(lambda: all(each.is_closed() for each in sessions))  # noqa: B023
+    assert trunk.stats().connections.failed == 0
+
+
 # Keys
 
 

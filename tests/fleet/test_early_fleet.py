@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from helpers.fleets import fleet_process
+from helpers.replaying import first_flight, recording_relay, replay
 from helpers.site import DATABASE, PASSWORD, USER
 from helpers.waiting import until
 from pgtrunk import StreamManager
@@ -22,10 +24,10 @@ if TYPE_CHECKING:
 LOGIN: Final[dict[str, Any]] = {"user": USER, "password": PASSWORD, "database": DATABASE, "timeout": 20}
 
 
-async def come_and_go(site: Site, port: int, tickets: Path) -> Any:
+async def come_and_go(site: Site, port: int, tickets: Path, **settings: Any) -> Any:
     """A process that has no more than the tickets of those before it -> its connection, which is closed."""
     async with StreamManager(
-        f"127.0.0.1:{port}", ca_file=str(site.certificates.ca_cert), connections=1, tickets=tickets
+        f"127.0.0.1:{port}", ca_file=str(site.certificates.ca_cert), connections=1, tickets=tickets, **settings
     ) as trunk:
         session = await trunk.connect(**LOGIN)
         assert await session.fetchval("SELECT 1") == 1
@@ -33,6 +35,13 @@ async def come_and_go(site: Site, port: int, tickets: Path) -> Any:
         await until(lambda: driver.is_confirmed and tickets.exists())
         await session.close()
     return driver
+
+
+async def done(fleet: LocalFleet) -> list[dict[str, int]]:
+    """What the workers have done for clients."""
+    names = ("total_admitted", "total_refused", "quic_handshakes_early", "quic_handshakes_resumed", "backends")
+    counters = [await fleet.counters(index) for index in range(fleet.supervisor.count)]
+    return [{name: each[name] for name in names} for each in counters]
 
 
 async def totals(fleet: LocalFleet) -> tuple[int, int, int]:
@@ -53,7 +62,21 @@ async def test_any_worker_takes_early_data_with_the_tickets_of_others(start_flee
         reached.add(bucket_of(driver.quic._peer_cid.cid) % 3)
         visits += 1
     assert await totals(fleet) == (1, visits - 1, visits - 1)
-    # And so does one that has begun later, in the place of another.
+    # Whoever has seen it go by sends it again, while its connection is there and when it has ended.
+    async with recording_relay(fleet.quic_port, delay=0.02) as (between, carried):
+        await come_and_go(fleet.site, between.port, tmp_path / "tickets", server_name="localhost")
+        carried.clear()
+        await come_and_go(fleet.site, between.port, tmp_path / "tickets", server_name="localhost")
+        flight = first_flight(carried)
+    before = await done(fleet)
+    for _ in range(2):
+        async with replay(fleet.quic_port) as again:
+            again.send(flight)
+            again.send(carried)
+            await until(lambda: bool(again.answers))
+            await asyncio.sleep(0.05)
+    assert await done(fleet) == before
+    # And a worker that has begun later, in the place of another, knows them all.
     await fleet.kill(0)
     await fleet.until_served()
     reached.clear()
