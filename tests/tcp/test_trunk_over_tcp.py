@@ -15,7 +15,7 @@ from helpers.both_ways import both_ways, trust
 from helpers.fake_gateway import Sink
 from helpers.fake_postgres import FakePostgres
 from helpers.trunks import until
-from pgtrunk import GatewayUnreachable, StreamManager, TrunkFull, UdpBlocked, UsageError
+from pgtrunk import GatewayUnreachable, StreamManager, TrunkFull, UdpBlocked, UsageError, retry_safe
 from pgtrunk.backoff import Backoff
 from pgtrunk.tcp.blockage import Blockage
 
@@ -130,6 +130,25 @@ async def test_sessions_move_back_without_an_error_when_udp_is_let_through() -> 
         assert stats.connections.goaways == 0
         assert stats.sessions.lost == 0
         await kept.close()
+
+
+@pytest.mark.parametrize("when", ["idle", "in a transaction", "running"])
+async def test_errors_say_whether_a_retry_is_safe(when: str) -> None:
+    async with trunk() as (manager, gateway, postgres):
+        session = await manager.connect(DSN)
+        if when == "in a transaction":
+            await session.execute("begin")
+        query: asyncio.Future[Any] | None = None
+        if when == "running":
+            query = asyncio.ensure_future(session.execute("sleep"))
+            await until(lambda: postgres.queries == ["sleep"])
+        gateway.tcp.connections[-1].transport.abort()
+        if query is None:
+            await until(session.is_closed)
+            query = asyncio.ensure_future(session.execute("select 1"))
+        with pytest.raises((asyncpg.ConnectionDoesNotExistError, asyncpg.InterfaceError)) as caught:
+            await query
+        assert retry_safe(caught.value) == (when != "running")
 
 
 async def test_a_gateway_that_dies_and_comes_back() -> None:

@@ -63,6 +63,8 @@ class Line(asyncio.Protocol):
         self._told = False
         self._closing = False
         self._linger: asyncio.TimerHandle | None = None
+        self.departed = 0
+        """Octets of the owner's that may have left."""
         self.opened: asyncio.Future[None] = self._loop.create_future()
         """Done when TLS is up. Raises `CertificateError`, `TlsNotOffered`, `NotDirect`, `GatewayUnreachable`."""
 
@@ -263,6 +265,7 @@ class Line(asyncio.Protocol):
         # A transport of uvloop's that is closed raises.
         if not self._wire.is_closing():
             self._wire.write(self._outgoing.read())
+            self.departed += len(data)
 
     def write_eof(self) -> None:
         """Says that no more is written, by close_notify: answers still come (RFC 8446 section 6.1)."""

@@ -29,8 +29,8 @@ _NOBODY: Final = asyncio.Protocol()
 class TcpTransport(asyncio.Transport):
     """See asyncio.Transport; only what is different is described here.
 
-    ``get_extra_info`` knows 'transport' ("tcp"), and once there is a line 'peername', 'sockname' and 'cipher'. It has
-    no 'socket' and no 'ssl_object': asyncpg would use them.
+    ``get_extra_info`` knows 'transport' ("tcp"), 'outbox' (`pgtrunk.witness`), and once there is a line 'peername',
+    'sockname' and 'cipher'. It has no 'socket' and no 'ssl_object': asyncpg would use them.
     """
 
     def __init__(self, protocol: asyncio.BaseProtocol) -> None:
@@ -40,6 +40,8 @@ class TcpTransport(asyncio.Transport):
         self._loop = asyncio.get_running_loop()
         self._line: Line | None = None
         self._below: asyncio.Transport | None = None
+        self.written = 0
+        """Octets, all together."""
         self._held: list[bytes] = []
         self._size = 0  # of what is held
         self._high, self._low = HIGH_WATER, HIGH_WATER // 4
@@ -60,6 +62,11 @@ class TcpTransport(asyncio.Transport):
     def is_wanted(self) -> bool:
         """Whether there is any use in a line."""
         return not self._done
+
+    @property
+    def departed(self) -> int:
+        """Those of the octets written that may have reached the gateway."""
+        return 0 if self._line is None else self._line.departed
 
     # -- the line
 
@@ -96,6 +103,8 @@ class TcpTransport(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "transport":
             return "tcp"
+        if name == "outbox":
+            return self
         if name == "cipher" and self._line is not None:
             return self._line.cipher()
         if name in ("peername", "sockname") and self._below is not None:
@@ -153,6 +162,7 @@ class TcpTransport(asyncio.Transport):
             raise RuntimeError("cannot write after write_eof()")
         if self._closing or not data:
             return
+        self.written += len(data)
         if self._line is not None:
             self._line.write(data)
             return
