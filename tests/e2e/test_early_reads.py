@@ -7,12 +7,15 @@ handshake is complete.
 from __future__ import annotations
 
 import asyncio
+import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from helpers.certificates import CLIENT_AUTH, authority
 from helpers.early import EarlyTransport
+from helpers.replaying import first_flight, recording_relay, replay
 from helpers.site import DATABASE, USER
 from helpers.transcript import transcript
 from helpers.waiting import until
@@ -26,6 +29,7 @@ from pgtrunk_gateway.session.state import State
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
     from helpers.gateways import LocalGateway, Start
     from helpers.site import Site
@@ -34,28 +38,30 @@ ALLOWED: Final = {"auth_type": "trust", "quic_early_data": "read-only", "default
 CA: Final = "the site's"
 COUNT: Final = client.query(b"select count(*) from early_orders")
 
+FUNCTIONS: Final = {
+    "writes": "DELETE FROM early_orders",
+    "escapes": "PERFORM set_config('transaction_read_only', 'off', false); DELETE FROM early_orders",
+    "begins": "EXECUTE 'SET TRANSACTION READ WRITE'; DELETE FROM early_orders",
+    "commits": "COMMIT; DELETE FROM early_orders",
+    "notifies": "PERFORM pg_notify('early', 'replayed')",
+    "sets": "PERFORM set_config('work_mem', '77MB', false)",
+    "locks": "PERFORM pg_advisory_xact_lock(7777)",
+}
+"""What they do, all of which a text that calls them does not show."""
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _orders(site: Site) -> Iterator[None]:
     site.admin.execute("CREATE TABLE early_orders (id int)")
     site.admin.execute("INSERT INTO early_orders VALUES (1), (2), (3)")
     site.admin.execute("GRANT ALL ON early_orders TO PUBLIC")
-    for name, body in (
-        ("writes", "DELETE FROM early_orders"),
-        ("escapes", "PERFORM set_config('transaction_read_only', 'off', false); DELETE FROM early_orders"),
-        ("begins", "EXECUTE 'SET TRANSACTION READ WRITE'; DELETE FROM early_orders"),
-        ("commits", "COMMIT; DELETE FROM early_orders"),
-        ("notifies", "PERFORM pg_notify('early', 'replayed')"),
-        ("sets", "PERFORM set_config('work_mem', '77MB', false)"),
-        ("locks", "PERFORM pg_advisory_xact_lock(7777)"),
-    ):
-        site.admin.execute(
-            f"CREATE FUNCTION early_{name}() RETURNS int LANGUAGE plpgsql AS $$ BEGIN {body}; RETURN 7; END $$"
-        )
+    for name, body in FUNCTIONS.items():
+        text = f"CREATE FUNCTION early_{name}() RETURNS int LANGUAGE plpgsql AS $$ BEGIN {body}; RETURN 7; END $$"
+        site.admin.execute(text)  # pyright: ignore[reportArgumentType]
     yield
     site.admin.execute("DROP TABLE early_orders")
-    for name in ("writes", "escapes", "begins", "commits", "notifies", "sets", "locks"):
-        site.admin.execute(f"DROP FUNCTION early_{name}()")
+    for name in FUNCTIONS:
+        site.admin.execute(f"DROP FUNCTION early_{name}()")  # pyright: ignore[reportArgumentType]
 
 
 OPEN: Final[set[EarlySession]] = set()
@@ -285,6 +291,45 @@ async def test_replays_read_and_do_nothing_else(start: Start, site: Site) -> Non
     assert count(site) == 3
     await until(lambda: gateway.counts(leased=0, admitted=0, sessions=0))
     assert done(gateway)[1:] == (0, 0)
+
+
+async def test_a_captured_query_reads_and_does_nothing_else(start: Start, site: Site, tmp_path: Path) -> None:
+    """Over QUIC: its packets, sent again to the gateway that they were for and to another that has the same keys."""
+    keys = tmp_path / "keys"
+    keys.touch(mode=0o600)
+    keys.write_text(secrets.token_hex(32))
+    gateway, other = [await start(**ALLOWED, quic_ticket_keys_file=keys) for _ in range(2)]
+    for each in (gateway, other):
+        await (await each.connect("tcp")).fetchval("SELECT 1")
+    listener = await gateway.connect("direct")
+    heard: list[object] = []
+    await listener.add_listener("early", lambda *args: heard.append(args))
+    async with recording_relay(gateway.quic.port, delay=0.02) as (between, carried):
+        for text in ("SELECT 7", "SELECT early_notifies()"):
+            carried.clear()
+            trunk = await gateway.trunk(port=between.port, early_data="read-only", tickets=tmp_path / "tickets")
+            assert await trunk.fetch_early(text, user=USER, database=DATABASE) == [("7",)]
+            await until((tmp_path / "tickets").exists)
+            await trunk.close()
+        await until(lambda: gateway.counts(quic_handshakes_early=1))
+        flight = first_flight(carried)
+    await until(lambda: gateway.counts(sessions=1, leased=0))
+    before = done(gateway), done(other)
+    for each in (gateway, other):
+        # So that what is half open is over in time.
+        each.quic.listener.reload_limits(replace(each.quic.listener.door.limits, handshake_timeout=0.5), "auto")
+        async with replay(each.quic.port) as again:
+            again.send(flight)
+            await until(lambda again=again: bool(again.answers))  # type: ignore[misc]
+            again.send(flight * 3)
+            await asyncio.sleep(0.1)
+    # The gateway knows the ticket as used up; the other runs the query, once, to nobody.
+    leases, admitted, refused = before[1]
+    assert (done(gateway), done(other)) == (before[0], (leases + 1, admitted, refused))
+    await until(lambda: other.counts(leased=0, admitted=1, sessions=1, quic_half_open=0))
+    assert count(site) == 3
+    assert await listener.fetchval("select 1") == 1
+    assert heard == []
 
 
 async def test_a_replay_that_vanishes_leaves_its_backend_as_new(start: Start, site: Site) -> None:
