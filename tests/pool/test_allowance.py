@@ -28,6 +28,7 @@ class Hand:
         self.spare = 0
         self.floor = 0
         self.recalled = False
+        self.waits = False
         self.way = False
         self.out = 0
         self.wanted: dict[str, object] = {}
@@ -110,6 +111,22 @@ async def test_nothing_is_opened_without_a_place_and_no_more_than_there_are(serv
     assert hand.wants()
     await pool.close(ShuttingDown())
     assert (account.count, hand.out, hand.pool) == (0, 0, None)
+
+
+async def test_one_that_has_asked_already_is_not_told_of_each_who_waits(server: Server, hand: Hand) -> None:
+    pool = server.add("shop", "app", allowance=hand, size=5)
+    takers = [asker(pool)]
+    assert hand.wants(1)
+    hand.waits = True
+    takers += [asker(pool) for _ in range(2)]
+    assert hand.wants(1)
+    # It looks by itself.
+    pool.maintain()
+    assert hand.wants(3)
+    assert hand.give(3) == 0
+    await server.answer()
+    assert all(taker.backend is not None for taker in takers)
+    await pool.close(ShuttingDown())
 
 
 async def test_no_more_is_asked_for_than_the_pool_may_have(server: Server, hand: Hand) -> None:

@@ -23,6 +23,12 @@ class Allowance(Protocol):
     recalled: bool
     """Whether :meth:`gives_way` is to be asked."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether it has asked for places for sessions, and looks again by itself what these are: soon, and when some
+        have come."""
+        ...
+
     def attach(self, pool: Member) -> None:
         """``pool`` is whose it is."""
 

@@ -76,13 +76,14 @@ class Pool(Stock):
         """``holder`` is offered a backend in its turn, or refused after ``timeout`` seconds (0: no limit)."""
         self.counters.waits += 1
         self.queue.join(holder, timeout)
-        # Nothing can be opened when the pool is full, which is when this is called for each query.
-        if (
-            not self.limits.size
-            or self.stale
-            or len(self.backends) + len(self._opening) + self.wanted < self.limits.size
-        ):
+        # This is called for each query where the pool is full, and nothing can be opened then; nor in a fleet, where
+        # others have the rest of it and places have been asked for.
+        if self.stale or not (self._is_full or (self.allowance is not None and self.allowance.waits)):
             self._maintain()
+
+    @property
+    def _is_full(self) -> bool:
+        return 0 < self.limits.size <= len(self.backends) + len(self._opening) + self.wanted
 
     def leave(self, holder: Holder) -> None:
         """``holder`` does not wait any more."""
