@@ -169,3 +169,10 @@ def test_redundancy_is_auto_or_off() -> None:
         StreamManager("gw.example.net", redundancy=True)  # type: ignore[arg-type]
     for value in ("auto", "off"):
         assert StreamManager("gw.example.net", redundancy=value)._config.limits.redundancy == value
+
+
+def test_path_mtu_is_auto_or_off() -> None:
+    with pytest.raises(UsageError, match='path_mtu=1500: "auto" or "off" is needed'):
+        StreamManager("gw.example.net", path_mtu=1500)  # type: ignore[arg-type]
+    for value in ("auto", "off"):
+        assert StreamManager("gw.example.net", path_mtu=value)._config.limits.path_mtu == value

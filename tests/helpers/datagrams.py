@@ -26,6 +26,10 @@ class Relay:
         self.is_silent = False
         self.one_in = 0
         """Of so many datagrams one is lost, each way; 0: none."""
+        self.carries = _MOST
+        """Octets of the largest datagram that is not lost."""
+        self.largest = 0
+        """Octets of the largest that came this far and was not lost."""
         self.on_carried: Callable[[bytes], object] = len
         """Called with each datagram that a client has sent."""
         self._target = ("127.0.0.1", port)
@@ -61,19 +65,22 @@ class Relay:
             if self._cut and not data[0] & 0x80:
                 # A connection that there was, which tries another port: its packets have short headers.
                 self._cut.add(client)
-        if not self._loses(client, there=True):
+        if not self._loses(data, client, there=True):
             self._carry(way.send, data)
 
     def _back(self, way: socket.socket, client: Any) -> None:
         with contextlib.suppress(OSError):
             data = way.recv(_MOST)
-            if not self._loses(client, there=False):
+            if not self._loses(data, client, there=False):
                 self._carry(lambda data: self._front.sendto(data, client), data)
 
-    def _loses(self, client: Any, *, there: bool) -> bool:
-        return (
-            self.is_silent or client in self._cut or (self.one_in > 0 and next(self._counts[there]) % self.one_in == 0)
-        )
+    def _loses(self, data: bytes, client: Any, *, there: bool) -> bool:
+        if self.is_silent or client in self._cut or len(data) > self.carries:
+            return True
+        if self.one_in > 0 and next(self._counts[there]) % self.one_in == 0:
+            return True
+        self.largest = max(self.largest, len(data))
+        return False
 
     def _carry(self, forward: Callable[[bytes], object], data: bytes) -> None:
         self._under_way.append((forward, data))
