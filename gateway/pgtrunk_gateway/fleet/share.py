@@ -82,7 +82,7 @@ class Share:
 
     @property
     def waits(self) -> bool:
-        """Whether the bank knows of sessions that wait; it is looked again in a moment then, and when it grants some."""
+        """Whether the bank knows of sessions that wait. Then it is looked again in a moment, and as it grants some."""
         return self._told.count > 0
 
     def attach(self, pool: Member) -> None:
