@@ -113,6 +113,21 @@ async def test_who_comes_back_speaks_at_once(config: ServerConfig, client: Clien
         assert (counters.full, counters.resumed, counters.early, counters.late) == (1, 2, 2, 0)
 
 
+async def test_one_that_is_open_before_anybody_looks_is_not_given_up(
+    config: ServerConfig, client: ClientConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with echo_server(config) as server:
+        await get_ticket(server.port, client)
+        sleep = asyncio.sleep
+        monkeypatch.setattr(asyncio, "sleep", lambda _: sleep(0.3))  # a turn of the loop that takes long
+        async with connected(server.port, client) as connection:
+            monkeypatch.undo()
+            assert not connection.is_early
+            assert connection.driver.took_early
+            assert connection._give_up_at is None
+            await echo(connection)
+
+
 async def test_who_does_not_want_to_waits_but_resumes(config: ServerConfig, client: ClientConfig) -> None:
     async with echo_server(config) as server:
         await get_ticket(server.port, client)

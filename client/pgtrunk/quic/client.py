@@ -269,8 +269,10 @@ class ClientConnection:
                 if self._driver.is_early:
                     # On this machine the kernel knows already whether anybody listens there.
                     await asyncio.sleep(0)
-                    if self._driver.is_lost:
+                    if self._opened.done():
+                        # And in a turn that takes long the whole handshake has its time.
                         self._opened.result()
+                        return
                     self._is_returned = True
                     self._give_up_at = self._loop.call_at(deadline, self._give_up, timeout)
                     return
