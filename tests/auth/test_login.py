@@ -338,3 +338,14 @@ def test_no_client_gets_in_by_garbage(user: str, moves: list[bytes | None]) -> N
             chosen = True
     assert not any(isinstance(action, Accepted) for action in actions)
     assert sum(isinstance(action, Refused) for action in actions) <= 1
+
+
+# -- early data --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", State)
+def test_all_that_a_client_says_is_a_proof_but_for_the_first_message_of_scram(state: State) -> None:
+    """Only that may be taken from what may be a replay."""
+    login = make_login("scram")
+    login.state = state
+    assert login.awaits_proof is (state is not State.OFFERED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +12,7 @@ import pytest
 from helpers.flight_gate import FlightGate, flight_gate
 from helpers.site import DATABASE, PASSWORD, USER
 from helpers.waiting import until
-from pgtrunk import LoginRefused, StreamManager, UsageError
+from pgtrunk import GatewayUnreachable, LoginRefused, StreamManager, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -163,3 +164,31 @@ async def test_early_queries_are_for_logins_without_a_proof(start: Start) -> Non
     with pytest.raises(LoginRefused, match="asks for a password"):
         await trunk.fetch_early("SELECT 1", user=USER, database=DATABASE)
     assert gateway.counters()["total_admitted"] == 0
+
+
+async def test_a_gateway_that_is_silent_when_the_trunk_comes_back_is_told_of(start: Start) -> None:
+    """What was said early has had no effect, so the session is opened again; and it is not found to be lost."""
+    gateway = await start()
+    async with far(gateway, connect_timeout=0.3, acquire_timeout=1, transport="quic") as (manager, gate):
+        _, first = await connect(manager, gate)
+        await first.close()
+        await idle(manager)
+        gate.is_silent = True
+        with pytest.raises(GatewayUnreachable):
+            await manager.connect(**LOGIN)
+    assert gateway.counters()["total_refused"] == 0
+
+
+async def test_one_that_was_silent_for_a_moment_is_not_noticed(start: Start) -> None:
+    gateway = await start()
+    async with far(gateway, connect_timeout=0.5, transport="quic") as (manager, gate):
+        _, first = await connect(manager, gate)
+        await first.close()
+        await idle(manager)
+        gate.is_silent = True
+        coming = asyncio.create_task(manager.connect(**LOGIN))
+        await until(lambda: manager.stats().connections.failed)
+        gate.is_silent = False
+        await (await coming).close()
+    await until(lambda: gateway.counts(sessions=0))
+    assert gateway.counters()["total_admitted"] == 3

@@ -81,6 +81,7 @@ async def test_encryption_is_declined_once_of_each_kind() -> None:
         (PROTOCOL_3_0 + 9999, {"_pq_.a": "1", "_pq_.b": ""}, PROTOCOL_3_2, PROTOCOL_3_2),
         (PROTOCOL_3_2, {"_pq_.stream": "on"}, PROTOCOL_3_2, PROTOCOL_3_2),
         (PROTOCOL_3_0, {"_pq_.stream": "on"}, PROTOCOL_3_0, PROTOCOL_3_0),
+        (PROTOCOL_3_0, {"_pq_.early_data": "read-only"}, None, PROTOCOL_3_0),
     ],
 )
 async def test_the_protocol_is_negotiated(asked: int, options: dict[str, str], told: int | None, spoken: int) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.early import EarlyTransport
 from helpers.lobby import USERS, Lobby
 from pgtrunk.wire import frontend
 from pgtrunk.wire.framing import encode, messages
@@ -110,4 +111,28 @@ async def test_who_sends_ahead_is_not_read_without_bound(begin: bytes) -> None:
         sent += 1 << 12
     assert sent < 1 << 18
     lobby.deriving.set()
+    await lobby.end()
+
+
+@pytest.mark.parametrize("auth_type", ["trust", "scram-sha-256", "md5", "plain"])
+@settings(max_examples=50)
+@given(st.lists(_startups, min_size=1, max_size=3), st.lists(_proofs, max_size=3), st.randoms(use_true_random=False))
+async def test_any_login_in_early_data(
+    auth_type: str, startups: list[bytes], proofs: list[bytes], dice: random.Random
+) -> None:
+    """Nothing comes of it before the handshake is complete, and no more than in any other afterwards."""
+    transport = EarlyTransport()
+    lobby = Lobby(auth_type=auth_type, users=USERS, transport=transport)
+    for piece in pieces(b"".join(startups + proofs), dice):
+        await lobby.send(piece)
+    counters = lobby.context.counters
+    assert (counters.admitted, counters.refused, lobby.context.admitted, lobby.pool.sessions) == (0, 0, 0, 0)
+    assert lobby.session.state is State.LOGIN
+    assert not transport.closing
+    assert lobby.cancels.served == lobby.cancels.keys == []
+    assert lobby.context.limiter.allow("192.0.2.1", asyncio.get_running_loop().time()) == 0.0
+    if dice.random() < 0.5:
+        transport.confirm()
+        await lobby.send(b"")
+        assert counters.admitted + counters.refused + len(lobby.cancels.served) <= 1
     await lobby.end()
