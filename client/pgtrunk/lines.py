@@ -191,8 +191,13 @@ class Lines:
         self._act(self._core.decide(self._loop.time()))
 
     def _count_open(self, link: int) -> None:
-        self._counters.connections_opened += 1
-        self._counters.reconnects += self._cut_off
+        counters, figures = self._counters, self.open[link].figures()
+        counters.connections_opened += 1
+        if figures is not None:
+            counters.connections_resumed += figures.is_resumed
+            counters.connections_early += figures.early is True
+            counters.connections_refused_early += figures.early is False
+        counters.reconnects += self._cut_off
         self._cut_off = False
         logger.info("%s: connection %d is open", self.gateway, link)
 

@@ -45,6 +45,9 @@ def picture(
             goaways=counters.goaways,
             suspected=counters.connections_suspected,
             replaced=counters.connections_replaced,
+            resumed=counters.connections_resumed,
+            early=counters.connections_early,
+            refused_early=counters.connections_refused_early,
         ),
         sessions=SessionStats(
             in_use=sum(sessions.values()),

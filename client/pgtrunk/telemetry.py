@@ -50,6 +50,9 @@ class Counters:
     cancels_sent: int = 0
     connections_suspected: int = 0
     connections_replaced: int = 0
+    connections_resumed: int = 0
+    connections_early: int = 0
+    connections_refused_early: int = 0
     goaways: int = 0
     sessions_moved: int = 0
     round_trips_saved: int = 0
@@ -95,6 +98,9 @@ class ConnectionStats:
     suspected: int = counter("Times that a connection owed an answer for too long.")
     replaced: int = counter("Connections that were left for others, opened in their place.")
     """For their age (max_lifetime), or since another gateway is better."""
+    resumed: int = counter("Connections whose handshake was shortened by a session ticket.")
+    early: int = counter("Connections whose early data was taken by the gateway.")
+    refused_early: int = counter("Connections whose early data was refused, and sent again after the handshake.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,7 +101,9 @@ async def test_a_trunk_that_has_lost_all_its_connections_comes_back_early(start:
         for driver in gateway.quic.drivers:
             driver.close()
         await until(lambda: all(each.is_closed() for each in sessions))  # noqa: B023
-    assert trunk.stats().connections.failed == 0
+    connections = trunk.stats().connections
+    assert (connections.opened, connections.resumed, connections.early, connections.refused_early) == (6, 3, 3, 0)
+    assert connections.failed == 0
 
 
 # Keys

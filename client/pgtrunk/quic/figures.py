@@ -56,6 +56,10 @@ class Figures:
     """Streams whose last request is not answered yet, where that is looked at (`TimedTransport`)."""
     redundancy: RedundancyFigures
     """What came of sending small messages twice."""
+    is_resumed: bool
+    """Whether the handshake was shortened by a session ticket."""
+    early: bool | None
+    """Whether early data was taken; None where none was sent, or it is not known yet."""
 
 
 def read_figures(driver: ConnectionDriver) -> Figures:
@@ -80,4 +84,6 @@ def read_figures(driver: ConnectionDriver) -> Figures:
         held=driver.held_bytes,
         asking=sum(transport.is_asking for transport in list(driver.streams.values())),
         redundancy=quic.redundancy_figures,
+        is_resumed=driver.was_resumed,
+        early=driver.took_early if driver._sends_early and driver.is_confirmed else None,
     )
