@@ -123,6 +123,8 @@ class Lifecycle(Pausing):
             self.fail(error)
             return
         now = self._waited()
+        if self._times is not None:
+            self._times.waits.append(now - self._waits_since)
         self._error = error
         self._handle(Event.REFUSED)
         self._rests(now)
@@ -144,6 +146,8 @@ class Lifecycle(Pausing):
             return False
         self.backend = backend
         self._begun_at = self._busy_at = now = self._waited()
+        if self._times is not None:
+            self._note_wait(now - self._waits_since, self._times)
         if self._particular:
             self._begins(now)
             self._keep(backend)
@@ -264,8 +268,6 @@ class Lifecycle(Pausing):
         """The wait for a backend is over -> the time."""
         now = self._time()
         self.stats.wait_time += now - self._waits_since
-        if self._has_waited is not None:
-            self._has_waited(now - self._waits_since)
         return now
 
     def _leave(self) -> None:

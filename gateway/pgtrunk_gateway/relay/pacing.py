@@ -75,9 +75,10 @@ class Pacing(asyncio.Protocol):
         """Since when it is the client's turn, while a backend is held."""
         self._idle_at = 0.0
         """Since when nothing is asked, and no backend held."""
+        self._times: StageTimes | None = None
+        """Where the times of executions and of waits for a backend go: to a client that wants them."""
         self._executed: Callable[[float], None] | None = None
-        self._has_waited: Callable[[float], None] | None = None
-        """Where the times of executions, and of waits for a backend, go: to a client that wants them."""
+        """Is told the time of an execution that has ended."""
         self._query_timer = LazyTimer(self._loop, self._query_due, self._query_late)
         self._transaction_timer = LazyTimer(self._loop, self._transaction_due, self._transaction_late)
         self._turn_timer = LazyTimer(self._loop, self._turn_due, self._turn_late)
@@ -86,8 +87,19 @@ class Pacing(asyncio.Protocol):
 
     def _report_to(self, times: StageTimes | None) -> None:
         """The client wants to know how long its queries take here; None: it does not."""
-        if times is not None:
-            self._executed, self._has_waited = times.executions.append, times.waits.append
+        self._times = times
+        self._executed = None if times is None else times.executions.append
+
+    def _note_wait(self, seconds: float, times: StageTimes) -> None:
+        """A request has waited for its backend. That is told with its execution, since a client lays the two beside
+        what the request took it."""
+
+        def executed(execution: float) -> None:
+            times.waits.append(seconds)
+            times.executions.append(execution)
+            self._executed = times.executions.append
+
+        self._executed = executed
 
     def fail(self, error: GatewayError) -> None:
         """Ends the session with ``error``."""
