@@ -81,7 +81,7 @@ class EarlyFetch(asyncio.Protocol):
             self._fail(backend.parse_error(body))
         elif kind == backend.DATA_ROW:
             values = backend.parse_data_row(body)
-            self._rows.append(tuple(None if value is None else value.decode() for value in values))
+            self._rows.append(tuple(map(_text, values)))
         elif kind == backend.READY and not self._is_in:
             self._is_in = True
         elif kind == backend.READY:
@@ -113,6 +113,11 @@ class EarlyFetch(asyncio.Protocol):
             self.is_in_vain = bool(self._transport.get_extra_info("early"))
             lost = exc if isinstance(exc, SessionLost) else SessionLost("the gateway ended the session")
             self._done.set_exception(lost)
+
+
+def _text(value: bytes | None) -> str | None:
+    # A database in SQL_ASCII may have anything.
+    return None if value is None else value.decode("utf-8", "surrogateescape")
 
 
 async def fetch_early(

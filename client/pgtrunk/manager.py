@@ -48,9 +48,11 @@ class StreamManager:
     """A trunk to a gateway, or to several: many Postgres sessions as streams over a few QUIC connections.
 
     ``gateway`` is ``host``, ``host:port`` or ``[v6]:port``; the port is 6432 unless given. Several are a list with
-    commas or a sequence; all of them, and all addresses of a name, must lead to the same databases.
-    ``load_balance_hosts`` is libpq's: ``"random"`` spreads connections evenly over the gateways that are alive,
-    beginning at random, and ``"disable"`` uses the first of the list that is.
+    commas, as libpq's of hosts, or a sequence; all of them, and all addresses of their names, must lead to the same
+    databases. Names are resolved for each connection, and addresses of both families raced (RFC 8305).
+    ``load_balance_hosts``: ``"random"`` spreads connections evenly over the gateways that are alive, beginning at
+    random, and ``"disable"`` uses the first of the list that is alive; as in libpq, but for the default. Connections
+    return to where they should be, one at a time, when a gateway is back.
 
     ``min_connections``: QUIC connections that are opened by `open`, in the background, and kept open without sessions
     too; one that is lost is replaced within seconds.
@@ -282,6 +284,8 @@ class StreamManager:
         """Opens a stream for any `asyncio.Protocol`, and returns its transport and protocol.
 
         It counts as a session, from now until ``connection_lost``. Raises as `connect` does, less asyncpg's errors.
+        With ``early_data``, ``transport.get_extra_info("early")`` may be true: then the connection is still at its
+        handshake, and what is written leaves as early data, which a gateway begins a login with and does not act on.
         """
         opened = await self.open_numbered(factory)
         return opened.transport, opened.protocol
