@@ -13,7 +13,6 @@ import pytest
 
 from helpers.both_ways import both_ways
 from helpers.certificates import SERVER_AUTH, authority
-from helpers.quic_loopback import LoopbackServer
 from helpers.quic_pair import Recorder, identities
 from helpers.tcp_gateway import TcpGateway
 from helpers.trunks import until
@@ -287,9 +286,30 @@ async def test_a_cancelled_dial_leaves_nothing(transport: Transport, moment: flo
         await until(lambda: gateway.tcp.open == 0)
 
 
-async def test_what_a_loopback_server_says_is_heard() -> None:
-    """A gateway that has much to do is not taken for one that is not reached."""
-    async with LoopbackServer() as server, fallback(server.port) as made:
+class Slow:
+    """A dialer whose connection takes its time, and is heard meanwhile or not."""
+
+    def __init__(self, *, heard: bool) -> None:
+        self.is_heard = heard
+        self.is_early = False
+
+    async def dial(self, at: object = None, *, deadline: float, begun: list[Any]) -> Slow:
+        begun.append(self)
+        await asyncio.sleep(0.3)
+        return self
+
+    def discard(self) -> None:
+        """Nothing is left of it."""
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_a_gateway_that_is_heard_is_waited_for(heard: bool) -> None:
+    """One that has much to do is not to get another handshake from each client."""
+    async with TcpGateway() as gateway, fallback(gateway.port) as made:
+        made.quic = Slow(heard=heard)  # type: ignore[assignment]
         connection = await made.dial()
-        assert isinstance(connection, ClientConnection)
-        await ended(connection)
+        assert isinstance(connection, Slow if heard else TcpCarrier)
+        assert len(gateway.connections) == (0 if heard else 1)
+        if not heard:
+            await until(lambda: made.stats().returns == 1)
+            await ended(connection)

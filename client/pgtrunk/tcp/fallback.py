@@ -225,12 +225,20 @@ class Fallback:
         """Has an early connection end that is not answered while TCP is. Nothing that was said on it has had an effect,
         and its sessions are opened again."""
         await asyncio.sleep(self._head_start)
-        loop = asyncio.get_running_loop()
-        if not (connection.is_early and connection.is_alive) or connection.is_heard:
+        if not self._is_in_doubt(connection):
             return
-        if await self._knocker.knock(None, loop.time() + self._head_start) and not connection.is_heard:
-            self._found()
-            connection.driver.abandon(UdpBlocked(f"UDP to {self.quic} is not answered, and TCP there is"))
+        tcp = Way(self.tcp, None)
+        tcp.begin(asyncio.get_running_loop().time() + self._timeout)
+        try:
+            if await tcp.succeeds() and self._is_in_doubt(connection):
+                self._found()
+                connection.driver.abandon(UdpBlocked(f"UDP to {self.quic} is not answered, and TCP there is"))
+        finally:
+            await tcp.end()
+
+    @staticmethod
+    def _is_in_doubt(connection: Any) -> bool:
+        return connection.is_early and connection.is_alive and not connection.is_heard
 
     def _found(self) -> None:
         if self.blockage.found(asyncio.get_running_loop().time()):
