@@ -25,6 +25,8 @@ from pgtrunk.sidecar import Sidecar, TcpEndpoint, UnixEndpoint
 from pgtrunk.sidecar.loops import run
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pgtrunk.sidecar import Endpoint
     from pgtrunk.telemetry import TrunkStats
 
@@ -40,7 +42,8 @@ CLOSE_TIMEOUT = 6.0
 
 
 class BackgroundTrunk:
-    """A trunk to one gateway, and a local socket that drivers connect to: psycopg, psycopg2, pg8000 and the rest.
+    """A trunk to a gateway, or to several, and a local socket that drivers connect to: psycopg, psycopg2, pg8000 and so
+    on.
 
     The arguments are those of `StreamManager`. ``with`` opens and closes it, or `open` and `close` do; without them it
     is closed when the program ends. `host` and `port` say where it listens: the folder of a unix socket that nobody
@@ -50,9 +53,9 @@ class BackgroundTrunk:
     All of its methods may be called from any thread.
     """
 
-    def __init__(self, gateway: str, **settings: Any) -> None:
-        self._gateway = gateway
+    def __init__(self, gateway: str | Sequence[str], **settings: Any) -> None:
         self._manager = StreamManager(gateway, **settings)
+        self._gateway = self._manager.gateway
         self._pid: int | None = None
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pgtrunk.address import Address
+from pgtrunk.address import Address, parse_gateways
 from pgtrunk.errors import UsageError
 
 
@@ -50,3 +50,23 @@ def test_an_address_is_read(text: str, host: str, port: int, shown: str) -> None
 def test_what_is_no_address_is_refused_with_words(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Address.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("gateway", "shown"),
+    [
+        ("gw1", "gw1:6432"),
+        ("gw1:1,gw2", "gw1:1 gw2:6432"),
+        ("gw1, [::1]:7 ,::1", "gw1:6432 [::1]:7 [::1]:6432"),
+        (["gw1:1", " gw2"], "gw1:1 gw2:6432"),
+        (("gw1", "gw1:6432", "gw1:6433"), "gw1:6432 gw1:6433"),
+    ],
+)
+def test_a_list_is_read_and_each_counts_once(gateway: str | list[str], shown: str) -> None:
+    assert " ".join(map(str, parse_gateways(gateway))) == shown
+
+
+@pytest.mark.parametrize("gateway", ["", "gw1,", ",gw1", "gw1,,gw2", [], ["gw1", ""], ["gw1,gw2"], "gw1;gw2:x"])
+def test_a_list_with_a_gap_is_refused(gateway: str | list[str]) -> None:
+    with pytest.raises(UsageError, match=r"host:port is expected|the port is a number"):
+        parse_gateways(gateway)

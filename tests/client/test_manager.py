@@ -151,6 +151,17 @@ async def test_repr_in_each_state() -> None:
     assert repr(trunk).startswith("<StreamManager gw.test:6432 closed [")
 
 
+async def test_several_gateways() -> None:
+    for gateway in ("gw1.test,gw2.test:1", ["gw1.test", "gw2.test:1"]):
+        trunk = StreamManager(gateway)
+        assert trunk.gateway == "gw1.test:6432,gw2.test:1"
+        assert repr(trunk) == "<StreamManager gw1.test:6432,gw2.test:1 not open>"
+        async with trunk:
+            assert [each.gateway for each in trunk.stats().gateways] == ["gw1.test:6432", "gw2.test:1"]
+    with pytest.raises(UsageError, match="load_balance_hosts='round-robin'"):
+        StreamManager("gw1.test", load_balance_hosts="round-robin")  # type: ignore[arg-type]
+
+
 def test_all_that_is_public_is_there() -> None:
     assert all(hasattr(pgtrunk, name) for name in pgtrunk.__all__)
 

@@ -40,7 +40,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="listen locally for drivers of any language, and carry each as a stream to a gateway",
         epilog=EPILOG,
     )
-    parser.add_argument("gateway", metavar="HOST[:PORT]", help="the gateway, port 6432 unless given")
+    parser.add_argument(
+        "gateway", metavar="HOST[:PORT][,...]", help="the gateway, port 6432 unless given; or several, with commas"
+    )
     _add_listening(parser)
     _add_trunk(parser)
     _add_certificates(parser)
@@ -78,6 +80,12 @@ def _add_trunk(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--min-connections", metavar="N", type=int, default=0, help="QUIC connections to keep open, default: 0"
     )
+    group.add_argument(
+        "--load-balance-hosts",
+        choices=("random", "disable"),
+        default="random",
+        help="spread connections over the gateways, or use the first of the list that is alive, default: random",
+    )
     group.add_argument("--connections", metavar="N", type=int, default=4, help="QUIC connections at most, default: 4")
     group.add_argument(
         "--streams-per-connection", metavar="N", type=int, default=100, help="sessions on each at most, default: 100"
@@ -110,6 +118,7 @@ def _add_trunk(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--tcp-connections", metavar="N", type=int, default=100, help="sessions over TCP at most, default: 100"
     )
+    group.add_argument("--qlog", metavar="DIR", help="write a log of each QUIC connection's packets there (qlog)")
     group.add_argument(
         "--congestion-floor", metavar="N", type=int, default=0, help="datagrams that losses never take, default: 0"
     )
@@ -180,6 +189,7 @@ def _raise_file_limit() -> None:
 def _manager(arguments: argparse.Namespace) -> StreamManager:
     return StreamManager(
         arguments.gateway,
+        load_balance_hosts=arguments.load_balance_hosts,
         min_connections=arguments.min_connections,
         connections=arguments.connections,
         streams_per_connection=arguments.streams_per_connection,
@@ -197,6 +207,7 @@ def _manager(arguments: argparse.Namespace) -> StreamManager:
         dangerously_skip_certificate_verification=arguments.dangerously_skip_certificate_verification,
         congestion_floor=arguments.congestion_floor,
         redundancy=arguments.redundancy,
+        qlog_dir=arguments.qlog,
         path_mtu=arguments.path_mtu,
         early_data=arguments.early_data,
         tickets=None if arguments.tickets == "none" else arguments.tickets,
