@@ -14,6 +14,11 @@ class Peer:
     stream_credit: int
 
 
+@dataclass
+class OwnLimited(Peer):
+    own_limit: str = "tcp_connections=3"
+
+
 def ready(credit: int, cap: int = 100) -> Link:
     link = Link(1, cap, since=0.0)
     link.ready(Peer(credit), now=0.0)
@@ -42,6 +47,18 @@ def test_room_is_the_smaller_of_the_cap_and_what_the_gateway_allows(
 ) -> None:
     link = ready(credit, cap)
     assert (link.room, link.is_limited_by_gateway) == (room, by_gateway)
+
+
+def test_a_limit_of_our_own_needs_no_reserve_and_is_none_for_cancels() -> None:
+    link, gateways = Link(1, 100, since=0.0), ready(credit=3)
+    assert not link.takes_cancels
+    link.ready(OwnLimited(3), now=0.0)
+    assert (link.room, link.takes_cancels) == (3, True)
+    assert isinstance(link.peer, Peer)
+    assert isinstance(gateways.peer, Peer)
+    link.peer.stream_credit = gateways.peer.stream_credit = 0
+    assert (link.room, link.takes_cancels, link.is_limited_by_gateway) == (0, True, True)
+    assert not gateways.takes_cancels
 
 
 def test_a_link_that_is_being_dialled_has_no_room() -> None:

@@ -52,6 +52,15 @@ def full(**changes: object) -> Full:
             ),
         ),
         (
+            full(waiting=1, ready=2, limited_by_gateway=2, sessions=50, own_limit="tcp_connections=50"),
+            TrunkFull,
+            (
+                "no stream became free within acquire_timeout=10 s (waited 10 s): nobody else waits; "
+                "2 of connections=4 open with 50 streams in use; tcp_connections=50 decided; "
+                "close sessions sooner, or raise it"
+            ),
+        ),
+        (
             full(ready=2, sessions=160, limited_by_gateway=1, cause=CAUSE),
             TrunkFull,
             (
