@@ -378,3 +378,12 @@ async def test_hosts_that_are_no_names(host: str) -> None:
 
 def test_the_echo_helper_is_a_protocol() -> None:
     assert isinstance(Echo(), asyncio.Protocol)
+
+
+async def test_the_error_tells_which_names_and_which_was_expected() -> None:
+    async with LoopbackServer() as server:
+        with pytest.raises(CertificateError, match=r"not for 'gw\.example'; server_name \(--server-name\)") as caught:
+            await connect("127.0.0.1", server.port, config=server.client(server_name="gw.example"), timeout=10)
+    assert caught.value.expected == "gw.example"
+    assert "localhost" in caught.value.presented
+    assert caught.value.retry_safe

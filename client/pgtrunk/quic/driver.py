@@ -75,6 +75,8 @@ class ConnectionDriver(Lifetime):
         self.on_cid_issued: Callable[[bytes], object] = hooks.get("on_cid_issued", nothing)
         self.on_cid_retired: Callable[[bytes], object] = hooks.get("on_cid_retired", nothing)
         self.on_suspect = hooks.get("on_suspect", nothing)
+        self.on_pong: Callable[[int], object] = nothing
+        """Called with the number of a PING that was acknowledged."""
         self.on_lost: Callable[[ConnectionDriver, TrunkError | None], object] = hooks.get("on_lost", nothing)
         self.on_closed: Callable[[ConnectionDriver, TrunkError | None], object] = hooks.get("on_closed", nothing)
         self.control = ControlStreams(self)
@@ -265,6 +267,8 @@ class ConnectionDriver(Lifetime):
             self._complete(event)
         elif isinstance(event, HandshakeConfirmed):
             self.on_confirmed(self)
+        elif isinstance(event, events.PingAcknowledged):
+            self.on_pong(event.uid)
         elif isinstance(event, events.ConnectionIdRetired):
             self.on_cid_retired(event.connection_id)
         elif isinstance(event, events.ConnectionTerminated):

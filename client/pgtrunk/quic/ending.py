@@ -14,6 +14,8 @@ from aioquic.tls import AlertDescription
 from pgtrunk.errors import CertificateError, GatewayUnreachable, SessionLost, TrunkError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aioquic.quic.events import ConnectionTerminated
 
     from .config import QuicLimits
@@ -75,22 +77,35 @@ def phrase(event: ConnectionTerminated, limits: QuicLimits, *, by_peer: bool) ->
 
 
 def certificate_hint(reason: str) -> str:
-    """Return what to do about a certificate that nobody vouches for: by far the most common, and OpenSSL's words."""
+    """Return what to do about a certificate that nobody vouches for, in OpenSSL's words, or that is for others."""
     unknown = "issuer" in reason or "self-signed" in reason or "self signed" in reason
-    return "; ca_file (--ca) names the CA that signed it" if unknown else ""
+    if unknown:
+        return "; ca_file (--ca) names the CA that signed it"
+    return "; server_name (--server-name) is the name to expect" if ", not for " in reason else ""
 
 
 def explain(
-    event: ConnectionTerminated, limits: QuicLimits, peer: object, *, by_peer: bool, is_ready: bool
+    event: ConnectionTerminated,
+    limits: QuicLimits,
+    peer: object,
+    *,
+    by_peer: bool,
+    is_ready: bool,
+    presented: Sequence[str] = (),
+    expected: str | None = None,
 ) -> TrunkError:
-    """Return the error that sessions and callers get to see. ``peer`` is the other end's address."""
+    """Return the error that sessions and callers get to see. ``peer`` is the other end's address; ``presented`` are the
+    names in its certificate, and ``expected`` is the one that it should carry."""
     words = phrase(event, limits, by_peer=by_peer)
     peer = show(peer)
     if _alert(event.error_code) in CERTIFICATE_ALERTS:
         # Handshake over or not: a gateway looks at our certificate when for us it is.
         whose = "our certificate was refused by" if by_peer else "refused the certificate of"
         hint = "" if by_peer else certificate_hint(event.reason_phrase)
-        return CertificateError(f"{whose} {peer}: {event.reason_phrase or words}{hint}")
+        message = f"{whose} {peer}: {event.reason_phrase or words}{hint}"
+        return (
+            CertificateError(message) if by_peer else CertificateError(message, presented=presented, expected=expected)
+        )
     if is_ready:
         return SessionLost(f"QUIC connection with {peer} lost: {words}")
     return GatewayUnreachable(f"no QUIC connection with {peer}: {words}")

@@ -16,6 +16,7 @@ from .alarm import Alarm
 from .ending import explain, show
 from .hooks import nothing
 from .keepalive import Keepalive
+from .trust import certified_names
 
 if TYPE_CHECKING:
     import asyncio
@@ -168,12 +169,16 @@ class Lifetime:
                 self._send(data, addr)
 
     def _explain(self, event: events.ConnectionTerminated) -> TrunkError:
+        tls = self.quic.tls
+        leaf = tls._peer_certificate
         return explain(
             event,
             self.quic.limits,
             self.peername,
             by_peer=self.quic._state is QuicConnectionState.DRAINING,
             is_ready=self._is_ready and self._is_admitted,
+            presented=() if leaf is None else certified_names(leaf),
+            expected=tls._server_name,
         )
 
     @property

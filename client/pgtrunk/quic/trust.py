@@ -25,6 +25,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from pgtrunk.errors import CertificateFileError, UsageError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from aioquic._buffer import Buffer
 
 __all__ = ["ClientContext", "TrustAnchors", "expected_name", "load_anchors"]
@@ -116,9 +118,21 @@ class ClientContext(tls.Context):
             if leaf is None or not type(exc.__cause__).__module__.startswith("service_identity"):
                 raise
             raise tls.AlertBadCertificate(f"it {names_in(leaf)}, not for {self._server_name!r}") from exc
+        except tls.AlertCertificateExpired as exc:
+            if leaf is None:
+                raise
+            raise tls.AlertCertificateExpired(_out_of_dates(leaf, tls.utcnow())) from exc
         if self._verify_mode != ssl.CERT_NONE and leaf is not None:
             check_purpose(leaf)
             check_strength(leaf, self._peer_certificate_chain)
+
+
+def _out_of_dates(leaf: x509.Certificate, now: datetime) -> str:
+    if now < leaf.not_valid_before_utc:
+        return (
+            f"it is not valid before {leaf.not_valid_before_utc:%Y-%m-%d %H:%M:%S} UTC; is this machine's clock right?"
+        )
+    return f"it is no longer valid: it expired at {leaf.not_valid_after_utc:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def certified_names(leaf: x509.Certificate) -> tuple[str, ...]:
