@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from helpers.certificates import authority
 from helpers.listening import CA, PATIENCE, SERVER, EchoServer, echo_server, server_config
 from helpers.listening_fleet import echo_fleet
 from helpers.replaying import first_flight, recording_relay, replay
+from helpers.tls_pair import Clock
 from helpers.waiting import until
 from pgtrunk.errors import CertificateError, GatewayUnreachable, SessionLost
 from pgtrunk.quic.client import ClientConfig, ClientConnection
@@ -22,7 +24,7 @@ from pgtrunk.quic.resumption import gateway_name
 from pgtrunk.quic.sealing import Sealer
 from pgtrunk.quic.ticket_keys import PURPOSE
 from pgtrunk.quic.ticket_store import FileTickets, MemoryTickets
-from pgtrunk.quic.tickets import Tickets
+from pgtrunk.quic.tickets import LIFETIME, MAX_RENEWAL, Tickets
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -168,6 +170,35 @@ async def test_a_file_serves_the_next_process(config: ServerConfig, client: Clie
         async with connected(server.port, replace(client, tickets=FileTickets(path))) as connection:
             assert connection.is_early
             await echo(connection)
+
+
+async def test_a_connection_that_lives_long_gets_tickets_anew(config: ServerConfig, client: ClientConfig) -> None:
+    async with echo_server(config) as server:
+        listener = server.listener
+        clock = Clock(time.time())
+        listener.door = replace(listener.door, policy=replace(listener.door.policy, clock=clock))
+        async with connected(server.port, client) as connection:
+            await echo(connection)
+            await until(lambda: tickets_of(client) == 1)
+            listener._renewals.renew()
+            clock.now += LIFETIME / 2 + 1
+            # Its keys have been replaced, too.
+            listener.reload_tickets(Tickets(Sealer([b"n" * 32], PURPOSE)), early=True)
+            listener._renewals.renew()
+            listener._renewals.renew()
+            await until(lambda: tickets_of(client) == 2)
+            await echo(connection)
+            # And a day after the handshake it is over.
+            clock.now += MAX_RENEWAL
+            listener._renewals.renew()
+            await echo(connection)
+            assert tickets_of(client) == 2
+            clock.now -= MAX_RENEWAL
+        async with connected(server.port, client) as connection:
+            await echo(connection)
+            await until(lambda: connection.driver.is_confirmed)
+            assert connection.driver.took_early
+        assert (listener.handshakes.full, listener.handshakes.resumed) == (1, 1)
 
 
 # Refused: a round trip more, and no error

@@ -26,6 +26,7 @@ from pgtrunk.quic.ending import show
 from pgtrunk.quic.forwarding import Forwarded
 from pgtrunk.quic.logged import new_connection
 from pgtrunk.quic.redundancy import Paths
+from pgtrunk.quic.renewing import TicketRenewals
 from pgtrunk.quic.reset import Resets
 from pgtrunk.quic.server_tls import HandshakePolicy, ServerContext
 from pgtrunk.quic.sockets import forbids_fragments
@@ -123,6 +124,7 @@ class Listener:
         self._demux = Demultiplexer(self._admission, door.tokens, world)
         self._accepted: set[_Accepted] = set()
         self._failures = RateLimit(FAILURES_LOGGED_PER_SECOND)
+        self._renewals = TicketRenewals(self.loop, lambda: self.drivers, lambda: self.door.policy)
         self._closing: asyncio.TimerHandle | None = None
         self._closed = asyncio.Event()
 
@@ -269,6 +271,7 @@ class Listener:
         if self._closed.is_set():
             return
         self._closed.set()
+        self._renewals.close()
         if self._closing is not None:
             self._closing.cancel()
         for accepted in list(self._accepted):

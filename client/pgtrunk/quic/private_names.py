@@ -31,6 +31,7 @@ REQUIRED: Mapping[str, str] = {
         "CipherSuite Context Direction Epoch NewSessionTicket SessionTicket State pull_certificate "
         "ExtensionType cipher_suite_hash push_new_session_ticket"
     ),
+    "aioquic.quic.congestion.base": "K_INITIAL_WINDOW K_MINIMUM_WINDOW",
     "aioquic.quic.recovery": "MAX_ACK_RANGES QuicPacketPacer QuicPacketSpace",
     "aioquic.quic.stream": "FinalSizeError QuicStream QuicStreamReceiver QuicStreamSender StreamFinishedError",
     "aioquic.quic.packet": (
@@ -43,7 +44,7 @@ REQUIRED: Mapping[str, str] = {
     "aioquic.quic.connection": (
         "ACK_FRAME_CAPACITY CONNECTION_LIMIT_FRAME_CAPACITY END_STATES Limit MAX_STREAM_DATA_FRAME_CAPACITY "
         "QuicConnection QuicConnectionAdapter QuicConnectionError QuicConnectionId QuicConnectionState "
-        "QuicNetworkPath QuicReceiveContext RESET_STREAM_FRAME_CAPACITY STOP_SENDING_FRAME_CAPACITY "
+        "PATH_CHALLENGE_FRAME_CAPACITY QuicNetworkPath QuicReceiveContext RESET_STREAM_FRAME_CAPACITY STOP_SENDING_FRAME_CAPACITY "
         "TRANSPORT_CLOSE_FRAME_CAPACITY stream_is_client_initiated stream_is_unidirectional"
     ),
     "aioquic.quic.connection:QuicConnection": (
@@ -59,7 +60,7 @@ REQUIRED: Mapping[str, str] = {
         "_local_max_stream_data_bidi_remote _local_max_stream_data_uni _local_max_streams_bidi _local_max_streams_uni "
         "_local_next_stream_id_bidi _local_next_stream_id_uni _logger _loss _max_datagram_size _network_paths "
         "_on_connection_limit_delivery _on_new_connection_id_delivery _pacing_at _packet_number "
-        "_parse_transport_parameters _payload_received _ping_pending _probe_pending _quic_logger "
+        "_parse_transport_parameters _push_crypto_data _payload_received _ping_pending _probe_pending _quic_logger "
         "_remote_ack_delay_exponent _remote_active_connection_id_limit _remote_max_data _remote_max_data_used "
         "_remote_max_stream_data_bidi_local _remote_max_stream_data_bidi_remote _remote_max_stream_data_uni "
         "_remote_max_streams_bidi _remote_max_streams_uni _replenish_connection_ids _retire_connection_ids "

@@ -10,7 +10,7 @@ All that goes wrong is raised as ``tls.Alert``, which aioquic sends as it is.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from aioquic import tls
@@ -67,6 +67,10 @@ class ServerContext(tls.Context):
         self._mark = b""
         self._offers_early = False
         self._takes_early = False
+        self._tickets = 0
+        self._ends: float | None = None
+        self.ticket_at: float | None = None
+        """When the last ticket was sent, by the policy's clock; None: the client has no use for any."""
         self._claimed: VerifiedClient | None = None
         self._client: VerifiedClient | None = None
 
@@ -200,8 +204,9 @@ class ServerContext(tls.Context):
 
     def _issue_ticket(self, output_buf: Buffer) -> None:
         policy, now = self._policy, self._policy.clock()
+        self.ticket_at = now
         certificate = self.peer_certificate.public_bytes(Encoding.DER) if self.peer_certificate is not None else None
-        ends = self._may_resume_until(now)
+        ends = self._ends = self._ends or self._may_resume_until(now)
         span = policy.tickets.span(now, ends)
         if span < 1 or len(certificate or b"") > MAX_CERTIFICATE:
             return
@@ -209,8 +214,11 @@ class ServerContext(tls.Context):
         message = tls.NewSessionTicket(
             ticket_lifetime=int(span),
             ticket_age_add=int.from_bytes(policy.entropy(4), "big"),
+            # Tickets of one connection must not have the same secret (RFC 8446 section 4.6.1).
+            ticket_nonce=self._tickets.to_bytes(4, "big"),
             max_early_data_size=MAX_EARLY_DATA if early is not None else None,
         )
+        self._tickets += 1
         secrets = self._build_session_ticket(message, [])
         ticket = Ticket(
             issued=now,
@@ -225,6 +233,11 @@ class ServerContext(tls.Context):
         )
         message.ticket = policy.tickets.seal(ticket, nonce=policy.entropy(NONCE_SIZE))
         tls.push_new_session_ticket(output_buf, message)
+
+    def renew_ticket(self, output_buf: Buffer, policy: HandshakePolicy) -> None:
+        """Sends another ticket, under the keys of now. Its end is that of the first: nothing was verified anew."""
+        self._policy = replace(self._policy, tickets=policy.tickets, early=policy.early)
+        self._issue_ticket(output_buf)
 
     def _may_resume_until(self, now: float) -> float:
         if self._ticket is not None and self._session_resumed:

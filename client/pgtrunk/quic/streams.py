@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aioquic import tls
+    from aioquic._buffer import Buffer
     from aioquic.quic.configuration import QuicConfiguration
     from aioquic.quic.recovery import QuicPacketSpace
     from aioquic.quic.stream import QuicStream
@@ -111,6 +112,12 @@ class StreamTable(QuicConnection):
         # Room for whole certificates that nobody will write into any more.
         self._crypto_buffers = {Epoch.ONE_RTT: self._crypto_buffers[Epoch.ONE_RTT]}
         self._events.append(HandshakeConfirmed())
+
+    def send_ticket(self, write: Callable[[Buffer], object]) -> None:
+        """Send what ``write`` puts into a buffer as a message of the handshake that is over."""
+        write(self._crypto_buffers[Epoch.ONE_RTT])
+        self._push_crypto_data()
+        self.wake()
 
     # -- connection ids
 
