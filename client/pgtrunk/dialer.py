@@ -221,15 +221,18 @@ class Dialer:
 
     def _learn(self, outcome: Outcome[Step, Any]) -> set[Address]:
         """Returns the gateways at which an attempt has failed."""
+        from pgtrunk.quic.racing import attempt_delay
+
         now, failed = outcome.ended, set()
         for attempt in outcome.attempts:
             candidate = attempt.candidate.candidate
+            had_time = now - attempt.began >= attempt_delay(attempt.candidate.round_trip)
             if attempt is outcome.winner and attempt.connection.is_early:
                 pass  # it is open because a ticket says so, and nobody has answered yet
             elif attempt is outcome.winner:
                 self.gateways.reached(candidate, attempt.connection.round_trip_time)
                 self._warned.pop(candidate, None)
-            elif attempt.error is None and (attempt.connection.is_heard or now - attempt.began < attempt.delay):
+            elif attempt.error is None and (attempt.connection.is_heard or not had_time):
                 self.gateways.undecided(candidate, now, random())
             else:
                 self.gateways.failed(candidate, attempt.error, now, random())

@@ -155,10 +155,10 @@ class Gateways:
         known.last_error = f"{candidate} did not answer" if error is None else str(error)
 
     def undecided(self, candidate: Candidate, now: float, jitter: float) -> None:
-        """An attempt was given up before anything could be told of it. If it was dead, it is for as long again."""
+        """An attempt was given up before anything could be said of it. What was dead is due again soon."""
         health = self._of(candidate)
         if health.failures:
-            health.retry_at = now + PATIENCE.delay(health.failures, jitter)
+            health.retry_at = now + PATIENCE.delay(1, jitter)
 
     def spare(self, candidate: Candidate, now: float) -> None:
         """A connection is asked to be left."""

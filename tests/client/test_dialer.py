@@ -12,6 +12,7 @@ import pytest
 
 from helpers.certificates import SERVER_AUTH, Identity, authority
 from helpers.datagrams import relay
+from helpers.listening import CA, echo_server, server_config
 from helpers.quic_loopback import LoopbackServer
 from helpers.quic_pair import identities
 from helpers.silence import refusing_port, silence
@@ -23,9 +24,11 @@ from pgtrunk.gateways import Move
 from pgtrunk.quic import racing
 from pgtrunk.quic.client import ClientConfig
 from pgtrunk.quic.control import Goaway
+from pgtrunk.quic.ticket_store import MemoryTickets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from pgtrunk.connection import Connection
 
@@ -299,6 +302,41 @@ async def test_a_probe_goes_nowhere_else() -> None:
             await asyncio.sleep(0)
             with pytest.raises(GatewayUnreachable, match="refused"):
                 await trunk.probe(Move(source, gateways[1]))
+
+
+async def test_an_early_connection_that_is_not_answered_is_given_up_where_there_is_another(tmp_path: Path) -> None:
+    configs, tickets = [server_config(tmp_path, early_data=True) for _ in range(2)], MemoryTickets()
+    async with echo_server(configs[0]) as one, echo_server(configs[1]) as other, relay(one.port) as way:
+        gateways = f"{V4}:{way.port}", f"{V4}:{other.port}"
+        async with Trunk(*gateways, ca_data=CA.pem, tickets=tickets, early=True) as trunk:
+            assert await trunk.dial() == way.port
+            await until(lambda: any(map(len, tickets._kept.values())))
+            way.is_silent = True
+            assert await trunk.dial() == way.port
+            early = trunk.connections[-1]
+            assert early.is_early, "who may speak at once has won at once"
+            lost: list[BaseException] = []
+            early.on_lost = lost.append
+            await until(lambda: lost != [])
+            assert "did not answer, and there are others" in str(lost[0])
+            assert trunk.dialer.lost(early, lost[0])
+            assert await trunk.dial() == other.port
+
+
+async def test_a_probe_that_loses_is_not_held_against_it() -> None:
+    """Who is merely farther away than the one that has won may be back all the same."""
+    async with (
+        LoopbackServer() as far,
+        LoopbackServer() as near,
+        relay(far.port, delay=0.04) as way,
+        Trunk(f"{V4}:{way.port}", f"{V4}:{near.port}") as trunk,
+    ):
+        way.is_silent = True
+        assert await trunk.dial() == near.port
+        (health,) = [each for each in trunk.dialer.gateways._health.values() if each.failures]
+        way.is_silent, health.retry_at = False, 0.0
+        assert await trunk.dial() == near.port
+        assert health.failures == 1
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 13, 21])

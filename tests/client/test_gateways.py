@@ -144,7 +144,8 @@ def test_where_all_are_dead_all_are_tried_in_turn_the_first_to_be_due_first() ->
 
 def test_an_attempt_that_tells_nothing_puts_off_what_was_dead_and_is_nothing_to_what_was_not() -> None:
     gateways = made(2, spreads=False)
-    gateways.failed(at(0), DOWN, now=0.0, jitter=0.0)
+    for _ in range(9):
+        gateways.failed(at(0), DOWN, now=0.0, jitter=0.0)
     gateways.undecided(at(0), now=10.0, jitter=0.0)
     gateways.undecided(at(1), now=10.0, jitter=0.0)
     assert planned(gateways, [at(0), at(1)], now=10.5) == [at(1), at(0)]
