@@ -2,8 +2,8 @@
 ACKs.
 
 The layers, each in its file and each a subclass of the one before: streams.py, acks.py, then receiving.py, sending.py
-(upon tail.py and short.py), timers.py and early_flight.py side by side, and upon sending and timers probing.py,
-then migrating.py. No socket, no loop, no clock: ``now`` is an argument, datagrams go in and come out.
+(upon tail.py, short.py and stream_control.py), timers.py and early_flight.py side by side, and upon sending and timers
+probing.py, then migrating.py. No socket, no loop, no clock: ``now`` is an argument, datagrams go in and come out.
 """
 
 from __future__ import annotations

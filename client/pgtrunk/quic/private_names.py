@@ -44,12 +44,13 @@ REQUIRED: Mapping[str, str] = {
     "aioquic.quic.connection": (
         "ACK_FRAME_CAPACITY CONNECTION_LIMIT_FRAME_CAPACITY END_STATES Limit MAX_STREAM_DATA_FRAME_CAPACITY "
         "QuicConnection QuicConnectionAdapter QuicConnectionError QuicConnectionId QuicConnectionState "
-        "PATH_CHALLENGE_FRAME_CAPACITY QuicNetworkPath QuicReceiveContext RESET_STREAM_FRAME_CAPACITY STOP_SENDING_FRAME_CAPACITY "
-        "TRANSPORT_CLOSE_FRAME_CAPACITY stream_is_client_initiated stream_is_unidirectional"
+        "PATH_CHALLENGE_FRAME_CAPACITY QuicNetworkPath QuicReceiveContext RESET_STREAM_FRAME_CAPACITY "
+        "STOP_SENDING_FRAME_CAPACITY TRANSPORT_CLOSE_FRAME_CAPACITY stream_is_client_initiated stream_is_unidirectional"
     ),
     "aioquic.quic.connection:QuicConnection": (
         "_QuicConnection__frame_handlers _ack_delay _add_network_path _handle_path_response_frame _peer_cid_available "
-        "_flush_builder _retire_peer_cid _send_probing_frames _local_ack_delay_exponent _loss_at _on_ack_delivery _peer_cid "
+        "_flush_builder _retire_peer_cid _send_probing_frames "
+        "_local_ack_delay_exponent _loss_at _on_ack_delivery _peer_cid "
         "_remote_max_idle_timeout _remote_preferred_address _version _ack_eliciting_sent_since_receipt "
         "_assert_stream_can_send _close_at _close_end _close_event _close_pending _configuration _confirm_handshake "
         "_crypto_buffers _crypto_streams _cryptos _events _get_or_create_stream _handle_ack_frame "
