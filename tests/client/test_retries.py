@@ -7,6 +7,7 @@ from typing import Any
 import asyncpg
 import psycopg
 import pytest
+import sqlalchemy.exc
 
 from pgtrunk import GatewayUnreachable, SessionLost, UsageError, retry_safe
 from pgtrunk.wire.hints import NOT_SENT, SENT, UNDONE
@@ -106,6 +107,13 @@ def test_circles_of_causes_end() -> None:
     first, second = RuntimeError(), RuntimeError()
     first.__cause__, second.__cause__ = second, first
     assert not retry_safe(first)
+
+
+def test_what_sqlalchemy_makes_of_a_drivers_error() -> None:
+    for error, is_safe in ((caused(MIDDLE, UNSENT), True), (caused(MIDDLE, LOST), False)):
+        wrapped = sqlalchemy.exc.DBAPIError("insert", {}, error)  # type: ignore[arg-type]
+        wrapped.__cause__ = error
+        assert retry_safe(wrapped) is is_safe
 
 
 def test_connecting_with_psycopg_fails_safely() -> None:
