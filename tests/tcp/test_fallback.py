@@ -211,6 +211,22 @@ async def test_a_gateway_without_tls_says_what_to_do() -> None:
         assert gateway.tcp.protocols == []
 
 
+async def test_a_gateway_without_tls_is_asked_again_late() -> None:
+    async with both_ways(tls=False) as gateway, fallback(gateway.port, timeout=0.6) as made:
+        with pytest.raises(UdpBlocked):
+            await made.dial()
+        asked = len(gateway.tcp.connections)
+        made.quic = Slow(heard=False)  # type: ignore[assignment]
+        assert isinstance(await made.dial(), Slow)
+        assert len(gateway.tcp.connections) == asked
+    async with both_ways() as gateway, fallback(gateway.port, timeout=2.1) as made:
+        made._lacks_tls = True
+        carrier = await made.dial()
+        assert isinstance(carrier, TcpCarrier)
+        await ended(carrier)
+        assert not made._lacks_tls
+
+
 async def test_nobody_there_at_all() -> None:
     async with both_ways() as gateway, fallback(gateway.port, timeout=0.6) as made:
         await gateway.tcp.vanish()

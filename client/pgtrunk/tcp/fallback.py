@@ -46,6 +46,9 @@ logger = logging.getLogger("pgtrunk")
 HEAD_START: Final = 1.0
 """Seconds for which QUIC is alone where nothing is heard of it; at most a third of ``connect_timeout``."""
 
+_LATE: Final = 2 / 3
+"""The same where TCP is not expected to help, as a share of ``connect_timeout``."""
+
 KNOCK: Final = 0.5
 """Seconds that an error waits at most to say whether TCP is answered."""
 
@@ -75,6 +78,9 @@ class Fallback:
         self._watch: asyncio.Task[None] | None = None
         self._doubts: set[asyncio.Task[None]] = set()
         self._has_stopped = False
+        self._lacks_tls = False
+        """Whether the gateways, as far as is known, have no TLS over TCP. Then they are asked late: a crowd that waits
+        for a busy gateway would else have it turn down all of them by TCP, too."""
 
     @classmethod
     def of(
@@ -188,15 +194,17 @@ class Fallback:
         from pgtrunk.quic.racing import race
 
         quic, tcp = Way(self.quic, at), Way(self.tcp, at)
-        left = [tcp, quic] if self.blockage.is_there else [quic, tcp]
+        left = [tcp, quic] if self.blockage.is_there and not self._lacks_tls else [quic, tcp]
 
         def following() -> Way | None:
             # An answer over UDP that is no connection is a matter of its own.
             return left.pop(0) if left and (quic.error is None or quic.is_unanswered(quic.error)) else None
 
         try:
-            outcome = await race(following, lambda way: way, lambda _: self._head_start, deadline=deadline)
+            alone = self._timeout * _LATE if self._lacks_tls else self._head_start
+            outcome = await race(following, lambda way: way, lambda _: alone, deadline=deadline)
             winner = None if outcome.winner is None else outcome.winner.connection
+            self._lacks_tls = winner is not tcp and (self._lacks_tls or isinstance(tcp.error, TlsNotOffered))
             if winner is quic:
                 await tcp.end()
                 self._believe(quic.connection)
