@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from pgtrunk.wire import backend as server
 from pgtrunk.wire.frontend import QUERY, query
 from pgtrunk_gateway.session import owed
-from pgtrunk_gateway.session.parameters import apply
+from pgtrunk_gateway.session.parameters import apply, changed, profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,6 +92,7 @@ class EarlyQuery:
         replies = backend.replies
         if self._has_begun:
             self._admission.pool.stats.xact_count += 1
+            self._tell_settings(backend)
             self._over.set_result(True)
         elif replies.hidden_error is not None or replies.status != _IN_TRANSACTION or backend.cancels:
             self._over.set_result(False)
@@ -101,6 +103,13 @@ class EarlyQuery:
             replies.push(owed.QUERY if self._data[0] == QUERY else owed.BATCH)
             self._admission.pool.stats.received += len(self._data)
             backend.transport.write(self._data)
+
+    def _tell_settings(self, backend: Backend) -> None:
+        """What a function has set, and the client been told of, is rolled back with all else."""
+        replies = backend.replies
+        for name, value in changed(profile(replies.parameters, replies.others), self.profile):
+            if name in replies.shown:
+                self._write(server.parameter_status(name, value))
 
     def backend_lost(self, error: GatewayError, told: bool) -> None:
         """The backend is gone."""
