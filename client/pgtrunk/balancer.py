@@ -67,7 +67,7 @@ class Balancer:
 
     async def _take(self, move: Move) -> None:
         try:
-            new = await self._dialer.probe(move)
+            new = await self._trunk.lines.wait_answered(self._dialer.probe(move))
         except PgtrunkError as exc:
             logger.debug("%s: nothing moves to %s yet: %s", self._trunk.gateway, move.gateway, exc)
             return

@@ -10,13 +10,13 @@ import asyncio
 import logging
 from functools import partial
 from random import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pgtrunk.address import Address
 from pgtrunk.errors import SessionLost, TrunkClosed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Coroutine, Iterable
 
     from pgtrunk.allocation import Allocation
     from pgtrunk.connection import Connection, Connector
@@ -104,7 +104,9 @@ class Lines:
 
     def dial(self, dial: Dial) -> None:
         logger.debug("%s: opening connection %d (%s)", self.gateway, dial.link, dial)
-        opening = self.connect(self._elsewhere) if dial.replaces is None else self._connect_for_good(self._elsewhere)
+        opening = self.connect(self._elsewhere)
+        if dial.replaces is not None:
+            opening = self.wait_answered(opening)
         task = self._loop.create_task(opening, name=f"pgtrunk dial {self.gateway} {dial.link}")
         self.dials[dial.link] = task
         task.add_done_callback(partial(self._dialled, dial.link))
@@ -128,9 +130,9 @@ class Lines:
             for mover in self.movers:
                 mover(link)
 
-    async def _connect_for_good(self, at: Address | None) -> Connection:
+    async def wait_answered(self, opening: Coroutine[Any, Any, Connection]) -> Connection:
         """A connection that works is not left for one that nobody has answered: here early data is worth nothing."""
-        connection = await self.connect(at)
+        connection = await opening
         if connection.is_early and connection.is_alive:
             answer: asyncio.Future[None] = self._loop.create_future()
 
