@@ -62,6 +62,8 @@ class SessionCounters:
     refused: int = 0
     """Logins that were refused, for whatever reason."""
     closed: int = 0
+    early_queries: int = 0
+    """Queries that ran before the handshake of their connection was complete (quic_early_data = read-only)."""
 
 
 async def nobody(database: DatabaseConfig, user: str) -> None:

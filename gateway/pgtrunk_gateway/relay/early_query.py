@@ -98,6 +98,7 @@ class EarlyQuery:
             self._over.set_result(False)
         else:
             self._has_begun = True
+            self._admission.context.counters.early_queries += 1
             replies.take_notes()
             replies.unnamed = None
             replies.push(owed.QUERY if self._data[0] == QUERY else owed.BATCH)
