@@ -111,7 +111,7 @@ def test_circles_of_causes_end() -> None:
 
 def test_what_sqlalchemy_makes_of_a_drivers_error() -> None:
     for error, is_safe in ((caused(MIDDLE, UNSENT), True), (caused(MIDDLE, LOST), False)):
-        wrapped = sqlalchemy.exc.DBAPIError("insert", {}, error)  # type: ignore[arg-type]
+        wrapped = sqlalchemy.exc.DBAPIError("insert", {}, error)
         wrapped.__cause__ = error
         assert retry_safe(wrapped) is is_safe
 
