@@ -149,6 +149,29 @@ def test_three_times_what_came_until_the_path_is_validated() -> None:
     assert network.server.get_peer_address() == OTHER_HOST
 
 
+def test_a_path_that_is_twenty_times_as_long_has_the_time_to_answer() -> None:
+    network = Network()
+    stream = network.transfer(50_000)
+    network.finish(stream, 50_000)
+    network.at = OTHER_HOST
+    network.pair.up.delay = network.pair.down.delay = 0.3
+    stream = network.transfer(50_000)
+    network.finish(stream, 50_000)
+    assert (network.server.get_peer_address(), network.server.moves) == (OTHER_HOST, 1)
+
+
+def test_who_is_not_at_the_other_address_has_not_moved() -> None:
+    network = Network()
+    network.pair.run(1.0)
+    network.at = OTHER_HOST
+    network.client.send_ping(1)
+    network.pair.client.driver.touch()
+    network.pair.until(lambda: network.server.get_peer_address() == OTHER_HOST)
+    network.pair.up.drop = network.pair.down.drop = lambda data: True
+    network.pair.run(4.0)
+    assert (network.server.get_peer_address(), network.server.moves) == (CLIENT_ADDR, 0)
+
+
 @pytest.mark.parametrize("changes_id", [False, True])
 def test_the_path_that_was_left_is_asked_too_unless_the_id_has_changed(changes_id: bool) -> None:
     network = Network()

@@ -145,6 +145,8 @@ class Migrating(Probing):
 
     def _arrive(self, path: QuicNetworkPath, now: float, *, sends_again: bool = False) -> None:
         """The path in use is validated, and was not before, or was not in use."""
+        if path.addr == self._proved:
+            return  # it was left, and nobody was found at the other one
         is_same = is_same_host(path.addr, self._proved)
         self._proved = path.addr
         self.moves += 1

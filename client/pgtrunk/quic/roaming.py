@@ -7,7 +7,7 @@ connection id; by the old one, everything stays as it was. Until then the old so
 
         what is seen                                      what is done
         a send fails as of ``MOVES``                      another socket, at once
-        an answer is overdue (keepalive.py)               another socket, at once
+        an answer is overdue (keepalive.py)               another socket, within ``SPREAD`` seconds
         it cannot be made or connected                    again after 0.25, 0.5, 1, 1 ... s
         nobody answers by it for ``PATIENCE`` seconds     dropped; again after 0.5, 1, 2, 4, 8, 8 ... s
         the old socket sends, and is answered             dropped
@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import random
 from typing import TYPE_CHECKING, Any
 
 from .client_socket import ClientSocket, SocketPath
@@ -38,6 +39,10 @@ logger = logging.getLogger("pgtrunk.quic")
 
 PATIENCE = 1.5
 """Seconds; three times those of the old path's probe timeout where that is more. The new one may be slower."""
+
+SPREAD = 1.0
+"""Seconds, at random, that a silent path still has: a gateway that was busy for a moment may answer, and where it was
+not, a thousand clients do not ask it in the same one."""
 
 SETTLES = 1.0
 """Seconds after a move in which there is no other one."""
@@ -183,7 +188,7 @@ class Roaming:
     def suspect(self) -> None:
         """An answer of the gateway is overdue."""
         if not self.is_fixed:
-            self._look()
+            self._look(SPREAD * random.random())
 
     def _moved(self) -> None:
         driver = self._driver
@@ -202,12 +207,12 @@ class Roaming:
 
     # -- looking for another way
 
-    def _look(self) -> None:
+    def _look(self, wait: float = 0.0) -> None:
         if self._is_looking or self._is_closed:
             return
         self._is_looking = True
         now = self._since = self._loop.time()
-        self._wait(max(self._not_before - now, 0.0))
+        self._wait(max(self._not_before - now, wait))
 
     def _stop_looking(self) -> None:
         self._is_looking = False

@@ -44,6 +44,10 @@ aioquic forget) which of our ACKs arrived. RFC 9000 section 13.2.4."""
 LEAST_FRAGMENT = 64
 """Bytes of a message that are worth a frame of their own at the end of a packet."""
 
+NEW_PATH_TIMEOUT = 1.0
+"""Seconds; the probe timeout of a path of which nothing is known (RFC 9002 section 6.2.2). Not by our own initial_rtt,
+which is for gateways that are near: who goes from a wire to a mobile network has a path ten times as long."""
+
 TAG_SIZE = 16
 """Octets that each cipher suite of TLS 1.3 adds to a packet."""
 
@@ -236,7 +240,7 @@ class Sending(Repeating, ShortWay, StreamControl):
             self._challenged_at = now
             if path.validation_deadline is None:
                 # RFC 9000 section 8.2.4: three times the larger of the current and of a new path's probe timeout.
-                timeout = max(self._loss.get_probe_timeout(), 2 * self._configuration.initial_rtt)
+                timeout = max(self._loss.get_probe_timeout(), NEW_PATH_TIMEOUT)
                 path.validation_deadline = now + 3 * timeout
         while path.remote_challenges:
             self._write_path_response_frame(builder, path.remote_challenges[0])
