@@ -99,9 +99,9 @@ async def test_one_is_killed_under_load_and_returns(site: Site) -> None:
     ):
         ports = await asyncio.gather(*(asyncio.to_thread(each.port, "quic") for each in (one, other)))
         assert ports[0] == port
-        trunk = trunk_to(site, f"127.0.0.1:{port}", f"[::1]:{ports[1]}", connections=2, streams_per_connection=6)
-        async with trunk, trunk.create_pool(**LOGIN, min_size=10, max_size=12, timeout=30) as pool:
-            load = Load(pool, 12)
+        trunk = trunk_to(site, f"127.0.0.1:{port}", f"[::1]:{ports[1]}", connections=2, streams_per_connection=3)
+        async with trunk, trunk.create_pool(**LOGIN, min_size=5, max_size=6, timeout=30) as pool:
+            load = Load(pool, 6)
             await load.progress()
             assert connections(trunk) == [1, 1]
 
@@ -109,7 +109,7 @@ async def test_one_is_killed_under_load_and_returns(site: Site) -> None:
             await until(lambda: connections(trunk) == [0, 2])
             load.noticed_at = asyncio.get_running_loop().time()
             await load.progress()
-            assert load.in_flight <= 6
+            assert load.in_flight <= 3
             stats = trunk.stats().gateways
             assert (stats[0].alive, stats[1].alive, stats[1].failures) == (0, 1, 0)
             assert stats[0].last_error is not None
@@ -178,12 +178,12 @@ async def test_connections_of_one_trunk_and_of_many_are_spread(start: Start) -> 
         for session in sessions:
             await session.close()
     taken: Counter[tuple[int, ...]] = Counter()
-    for _ in range(20):
+    for _ in range(16):
         async with trunk_to(one.site, *places(one, other)) as trunk:
             session = await trunk.connect(**LOGIN)
             taken[tuple(connections(trunk))] += 1
             await session.close()
-    assert set(taken) == {(1, 0), (0, 1)}, "one in a million"
+    assert set(taken) == {(1, 0), (0, 1)}, "all alike: one in 32,000"
 
 
 async def test_silent_and_refusing_ones_cost_sessions_nothing(start: Start) -> None:
