@@ -51,7 +51,12 @@ class Gate:
             await self._opened.wait()
         finally:
             self.waiting -= 1
-        there, back = await asyncio.open_connection(*self._target)
+        try:
+            there, back = await asyncio.open_connection(*self._target)
+        except OSError:
+            # As the client would see it.
+            writer.transport.abort()
+            return
         self._writers |= {writer, back}
         try:
             # A cancel request has a connection of its own, on which the first 16 octets are all.
