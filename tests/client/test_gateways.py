@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
+from random import Random
 from typing import Any
 
 import pytest
@@ -264,3 +265,43 @@ def test_the_addresses_of_one_name_are_evened_out_too_within_a_family() -> None:
     assert gateways.misplaced({at(0, 1): 2}, 0.0) is None
     gateways.failed(pair[1], DOWN, now=0.0, jitter=0.0)
     assert gateways.misplaced({pair[0]: 2}, 0.5) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_each_address_is_tried_once_and_moves_come_to_an_end(seed: int) -> None:
+    chance = Random(seed)
+    gateways = made(3, spreads=chance.random() < 0.7, salt=b"%d" % seed)
+    addresses = [at(each, last, family) for each in range(3) for last in (1, 2) for family in (V4, V6)]
+    for each in range(3):
+        gateways.resolved(GW[each], [address for address in addresses if address.gateway == GW[each]])
+    held: Counter[Candidate] = Counter()
+    now = 0.0
+    for _ in range(200):
+        now += chance.random() * 3
+        known = chance.sample(addresses, chance.randint(1, len(addresses)))
+        plan = gateways.plan(known, held, now)
+        assert sorted(step.candidate.sockaddr for step in plan) == sorted(each.sockaddr for each in known)
+        assert not all(step.is_probe for step in plan), "somebody has to be waited for"
+        first = plan[0].candidate
+        match chance.randrange(4):
+            case 0:
+                gateways.failed(first, None, now, chance.random())
+                held.pop(first, None)
+            case 1:
+                gateways.spare(first, now)
+            case 2:
+                gateways.undecided(first, now, chance.random())
+            case _:
+                gateways.reached(first, chance.random() / 10)
+                held[first] += 1
+    now += 100.0
+    for _ in range(400):
+        move = gateways.misplaced(held, now)
+        if move is None:
+            return
+        assert held[move.source] > 0
+        target = move.candidate or planned(gateways, [a for a in addresses if a.gateway == move.gateway], now)[0]
+        gateways.reached(target, None)
+        held[move.source] -= 1
+        held[target] += 1
+    pytest.fail("it moves for ever")
