@@ -13,7 +13,8 @@ import pytest
 
 from helpers.quic_loopback import LoopbackServer
 from helpers.quic_pair import identities
-from pgtrunk.cli import main
+from pgtrunk.cli import _parser, main
+from pgtrunk.sidecar import command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,3 +72,12 @@ async def test_ping_of_a_gateway_that_is_not_trusted_fails(capsys: pytest.Captur
     assert (code, out) == (4, "")
     assert "certificate" in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("order", [None, "random", "disable"])
+def test_a_sidecar_takes_a_list_of_gateways(order: str | None) -> None:
+    options = [] if order is None else ["--load-balance-hosts", order]
+    arguments = _parser().parse_args(["sidecar", "--listen", "127.0.0.1:0", *options, "gw1.test,[::1]:7"])
+    trunk = command._manager(arguments)
+    assert trunk.gateway == "gw1.test:6432,[::1]:7"
+    assert trunk._dialer.quic.gateways.spreads is (order != "disable")
