@@ -71,6 +71,8 @@ class Balancer:
         except PgtrunkError as exc:
             logger.debug("%s: nothing moves to %s yet: %s", self._trunk.gateway, move.gateway, exc)
             return
+        # A gateway that drains may still be answering.
+        self._dialer.told_to_leave(new)
         # Meanwhile anything may have happened to those that are there.
         placed = [each for each, at in self._dialer.placed().items() if at == move.source]
         self._trunk.lines.replace(placed, new, f"{move.gateway} is the better place")

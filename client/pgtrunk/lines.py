@@ -244,10 +244,10 @@ class Lines:
 
     def replace(self, old: Collection[Connection], new: Connection, why: str) -> bool:
         """Takes a connection that was opened elsewhere, and leaves one of these for it, that with the fewest sessions.
-        Returns whether it did: where they are to be left anyway, or gone, the new one is closed."""
+        Returns whether it did: where they are to be left anyway, or gone, or it is, the new one is closed."""
         links = [self._core.links[number] for number, each in self.open.items() if each in old]
         staying = [link for link in links if self.stays(self.open[link.number])]
-        if self.is_closing or not staying:
+        if self.is_closing or not staying or new.leave is not None:
             self._say_farewell(new)
             return False
         link = min(staying, key=lambda each: each.sessions).number

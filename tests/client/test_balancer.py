@@ -15,6 +15,7 @@ from pgtrunk.address import Address
 from pgtrunk.balancer import Balancer
 from pgtrunk.errors import GatewayUnreachable
 from pgtrunk.gateways import Candidate, Move
+from pgtrunk.quic.control import Goaway
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -33,6 +34,7 @@ class FakeDialer:
         self.moves: list[Move] = []
         self.there = FakeGateway()
         self.probes = 0
+        self.told: list[Goaway | None] = []
         self._trunk = trunk
         self._gateway = gateway
 
@@ -44,6 +46,9 @@ class FakeDialer:
 
     def placed(self) -> dict[Any, Candidate]:
         return dict.fromkeys(self._gateway.connections, HERE)
+
+    def told_to_leave(self, connection: Any) -> None:
+        self.told.append(connection.leave)
 
     async def probe(self, move: Move) -> FakeConnection:
         self.probes += 1
@@ -120,6 +125,23 @@ async def test_an_early_connection_has_to_be_answered_first() -> None:
         assert made[0].on_open is not None
         made[0].on_open()
         await until(lambda: trunk.stats().connections.replaced)
+        session.transport.close()
+
+
+async def test_nothing_is_left_for_a_gateway_that_drains() -> None:
+    async with balanced() as (trunk, _, dialer):
+        session = await open_session(trunk)
+        connect = dialer.there.connect
+
+        async def draining(at: Address | None = None) -> FakeConnection:
+            connection = await connect()
+            connection.leave = Goaway(30.0)
+            return connection
+
+        dialer.there.connect = draining  # type: ignore[method-assign]
+        dialer.moves.append(MOVE)
+        await until(lambda: dialer.there.connections and not dialer.there.connections[0].is_alive)
+        assert (dialer.told, trunk.stats().connections.replaced) == ([Goaway(30.0)], 0)
         session.transport.close()
 
 
