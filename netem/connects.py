@@ -1,6 +1,7 @@
 """Loads that open sessions: one at a time, with its round trips counted on the link, or a storm of them.
 
-Cold is a client that has no session yet, and therefore no trunk; warm is one that has had some, and has its trunk.
+Cold is a client that has no session yet, and therefore no trunk; warm is one that has had some, and has its trunk;
+resumed is one that comes back, with the tickets that a trunk before it has left.
 Round trips are counted up to when the session can ask (login), and up to the first row of a query with a parameter,
 for which asyncpg prepares it first.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import tempfile
 import time
 from array import array
 from dataclasses import asdict, dataclass
@@ -61,21 +63,26 @@ def summary(trips: Sequence[Trips], rtt: float) -> dict[str, Any]:
 
 
 class Alone(Loop):
-    """One session cold and one warm, as often as the load says. Its latencies are cold, up to the first row."""
+    """One session cold, one warm and, where there are trunks, one resumed, as often as the load says. Its latencies are
+    cold, up to the first row."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run, [])
         self.cold: list[Trips] = []
         self.warm: list[Trips] = []
+        self.resumed: list[Trips] = []
 
     @property
     def queued(self) -> int:
         return 0
 
     def figures(self) -> dict[str, Any]:
-        warm = {f"{key}_warm": value for key, value in summary(self.warm, self.run.rtt).items()}
-        each = {"cold": [asdict(one) for one in self.cold], "warm": [asdict(one) for one in self.warm]}
-        return {**summary(self.cold, self.run.rtt), **warm, "each": each}
+        kinds = {"cold": self.cold, "warm": self.warm, "resumed": self.resumed}
+        found = summary(self.cold, self.run.rtt)
+        for kind in ("warm", "resumed"):
+            if kinds[kind]:
+                found |= {f"{key}_{kind}": value for key, value in summary(kinds[kind], self.run.rtt).items()}
+        return found | {"each": {kind: [asdict(one) for one in trips] for kind, trips in kinds.items()}}
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         return [asyncio.create_task(self._repeat())]
@@ -83,14 +90,23 @@ class Alone(Loop):
     async def _repeat(self) -> None:
         with Capture(WAN_DEVICE, ADDRESSES["client", WAN_DEVICE]) as capture:
             for _ in range(self.run.load.size):
-                async with ways(self.run) as way:
-                    first = await self._open(way, capture, self.cold)
-                    second = await self._open(way, capture, self.warm)
-                    await asyncio.gather(first.close(timeout=_CLOSE), second.close(timeout=_CLOSE))
+                with tempfile.TemporaryDirectory(prefix="pgtrunk-netem-") as folder:
+                    tickets = f"{folder}/tickets" if self._has_trunk else None
+                    async with ways(self.run, tickets) as way:
+                        first = await self._open(way, capture, self.cold)
+                        second = await self._open(way, capture, self.warm)
+                        await asyncio.gather(first.close(timeout=_CLOSE), second.close(timeout=_CLOSE))
+                    if self._has_trunk:
+                        async with ways(self.run, tickets) as way:
+                            await (await self._open(way, capture, self.resumed)).close(timeout=_CLOSE)
                 self.asked += 1
                 self.done += 1
                 self.used.add(0)
                 self.latencies.append(int(self.cold[-1].elapsed_ms * 1000))
+
+    @property
+    def _has_trunk(self) -> bool:
+        return self.run.arm.kind == "quic" or self.run.arm.starts_sidecar
 
     async def _open(self, way: Way, capture: Capture, found: list[Trips]) -> asyncpg.Connection:
         # What others have left on the link must not be taken for ours.

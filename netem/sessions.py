@@ -42,8 +42,9 @@ class Way:
 
 
 @asynccontextmanager
-async def ways(run: Run) -> AsyncIterator[Way]:
-    """A way that nobody has gone yet: without a trunk, or a session, so far."""
+async def ways(run: Run, tickets: str | None = None) -> AsyncIterator[Way]:
+    """A way that nobody has gone yet: without a trunk, or a session, so far. ``tickets``: the file in which a trunk
+    finds what one before it was given to come back with, and leaves what it is given."""
     login: dict[str, Any] = {
         "user": run.user,
         "password": run.password,
@@ -53,12 +54,12 @@ async def ways(run: Run) -> AsyncIterator[Way]:
         "statement_cache_size": 100,
     }
     if run.arm.kind == "quic":
-        async with _trunk(run) as trunk:
+        async with _trunk(run, tickets) as trunk:
             yield Way(
                 connect=lambda: trunk.connect(**login), create_pool=partial(trunk.create_pool, **login), trunk=trunk
             )
     elif run.arm.starts_sidecar:
-        async with _sidecar(run) as folder:
+        async with _sidecar(run, tickets) as folder:
             yield _over_sockets(login | {"host": folder, "ssl": False})
     else:
         tls = run.arm.kind in ("tls", "pgbouncer-tls")
@@ -79,8 +80,8 @@ def _context(run: Run) -> ssl.SSLContext:
     return context
 
 
-def _trunk(run: Run) -> pgtrunk.StreamManager:
-    options: dict[str, Any] = {}
+def _trunk(run: Run, tickets: str | None) -> pgtrunk.StreamManager:
+    options: dict[str, Any] = {} if tickets is None else {"tickets": tickets}
     if run.arm.login == "cert":
         options |= {"cert_file": run.cert_file, "key_file": run.key_file}
     if run.arm.redundancy:
@@ -96,12 +97,14 @@ def _trunk(run: Run) -> pgtrunk.StreamManager:
 
 
 @asynccontextmanager
-async def _sidecar(run: Run) -> AsyncIterator[str]:
+async def _sidecar(run: Run, tickets: str | None) -> AsyncIterator[str]:
     """A sidecar of our own; gives the folder of its socket. Raises :class:`LabError` where it does not start."""
     size = ["--connections", str(run.arm.connections), "--streams-per-connection", str(run.arm.streams)]
     trust = ["--ca", run.ca_file, "--acquire-timeout", str(_TIMEOUT)]
     if run.arm.login == "cert":
         trust += ["--cert", run.cert_file, "--key", run.key_file]
+    if tickets is not None:
+        trust += ["--tickets", tickets]
     guarded = await asyncio.to_thread(make_folder)
     try:
         async with _running(run, trust + size, str(guarded.path / "sidecar")) as folder:

@@ -24,7 +24,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Cell", "Chapter", "Origin", "Part", "Row", "chapters"]
 
-_ORDER = ("ramp", "loss", "burst", "bulk", "bottleneck", "setup", "transactions", "pooled", "rows", "cpu", "ceiling")
+_ORDER = (
+    "ramp",
+    "loss",
+    "burst",
+    "bulk",
+    "bottleneck",
+    "first_row",
+    "setup",
+    "transactions",
+    "pooled",
+    "rows",
+    "cpu",
+    "ceiling",
+)
 _MANY = 3
 """Settings of a scenario."""
 _OPTIONAL = {"failed", "unanswered", "too_late", "errors_percent", "copies_per_answer"}

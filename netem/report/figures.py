@@ -57,8 +57,14 @@ FIGURES: dict[str, Meaning] = {
     "round_trips": Meaning("trips to answer", "round trips until the first answer", ""),
     "login_round_trips_warm": Meaning("trips to log in, warm", "round trips until a further session can ask", ""),
     "round_trips_warm": Meaning("trips to answer, warm", "round trips until a further session's first answer", ""),
+    "round_trips_resumed": Meaning(
+        "trips to answer, resumed", "round trips until the first answer to a client that comes back", ""
+    ),
     "elapsed_ms": Meaning("first answer", "time until the first answer", "ms"),
     "elapsed_ms_warm": Meaning("first answer, warm", "time until a further session's first answer", "ms"),
+    "elapsed_ms_resumed": Meaning(
+        "first answer, resumed", "time until the first answer to a client that comes back", "ms"
+    ),
     "last_ms": Meaning("last ready", "time until the last of all sessions can ask", "ms"),
     "last_ms_warm": Meaning("last ready, warm", "the same, by a client that has had sessions", "ms"),
     "all_answered_ms": Meaning("all answered", "time until all new sessions have an answer", "ms"),
