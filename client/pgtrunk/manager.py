@@ -260,18 +260,16 @@ class StreamManager:
     ) -> list[tuple[str | None, ...]]:
         """Runs one query that only reads, in a session of its own, and returns its rows.
 
-        All of it leaves in the session's first flight, so the rows are there one round trip later; also where the QUIC
-        connection is only being resumed, since then it leaves as early data. Such data can be captured and sent again:
-        the query may run more than once, and a stranger may have it run. So the application declares by
-        ``early_data="read-only"`` that this does no harm; and a gateway with ``quic_early_data = read-only`` runs it in
-        a READ ONLY transaction that is rolled back. Where the gateway is not to run it early, or does not see that it
-        only reads, it runs when the handshake is complete.
+        All of it leaves in the session's first flight, so the rows are there one round trip later, also where the QUIC
+        connection is only being resumed: then it is early data. Such data can be captured and sent again, so that a
+        stranger may have the query run once more; by ``early_data="read-only"`` the application declares that this does
+        no harm. A gateway with ``quic_early_data = read-only`` runs it in a READ ONLY transaction that is rolled back;
+        one that is not to, or does not see that it only reads, runs it when the handshake is complete.
 
-        For logins that prove nothing by themselves: ``auth_type = trust``, or ``cert`` with a client certificate.
-        Arguments ($1, $2, ...) and values are texts, as Postgres writes them. ``timeout`` (seconds) bounds everything.
-
-        Raises `UsageError` without that option, `LoginRefused` (also where a password is asked for), `LoginTimeout`,
-        what `open_stream` raises, and for an error of the query what asyncpg would raise.
+        For logins without a proof: ``auth_type = trust``, or ``cert`` with a client certificate. Arguments ($1, ...) and
+        values are texts, as Postgres writes them. ``timeout`` (seconds) bounds everything. Raises `UsageError` without
+        that option, `LoginRefused` (also where a password is asked for), `LoginTimeout`, what `open_stream` raises, and
+        for an error of the query what asyncpg would raise.
         """
         if self._early_data != "read-only":
             raise UsageError(f'early_data={self._early_data!r}: fetch_early needs early_data="read-only"')

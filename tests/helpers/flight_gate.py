@@ -22,6 +22,8 @@ __all__ = ["FlightGate", "flight_gate"]
 QUIET: Final = 0.06
 """Seconds of silence that end a flight. More than any of the timers by which acknowledgements wait."""
 
+LOOKS: Final = 4
+
 T = TypeVar("T")
 
 
@@ -33,23 +35,28 @@ class FlightGate(Relay):
         self.flights = 0
         self._is_busy = is_busy
         self._held: list[tuple[Any, bytes]] = []
-        self._heard_at = 0.0
+        self._heard = 0
         self.on_carried = self._hear
         self._flying = self._loop.create_task(self._fly())
 
     def _hear(self, _: bytes) -> None:
-        self._heard_at = self._loop.time()
+        self._heard += 1
 
     def _back(self, way: Any, client: Any) -> None:
         with contextlib.suppress(OSError):
             self._held.append((client, way.recv(1 << 16)))
-            self._heard_at = self._loop.time()
+            self._heard += 1
 
     async def _fly(self) -> None:
         while True:
-            await asyncio.sleep(QUIET / 4)
-            if not self._held or self._loop.time() - self._heard_at < QUIET or self._is_busy():
-                continue
+            # In several looks: a loop that has stood still for so long has not been quiet.
+            heard = -1
+            while not self._held or heard != self._heard or self._is_busy():
+                heard = self._heard
+                for _ in range(LOOKS):
+                    await asyncio.sleep(QUIET / LOOKS)
+                    if heard != self._heard:
+                        break
             self.flights += 1
             held, self._held = self._held, []
             for client, data in held:
