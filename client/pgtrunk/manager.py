@@ -266,7 +266,7 @@ class StreamManager:
         no harm. A gateway with ``quic_early_data = read-only`` runs it in a READ ONLY transaction that is rolled back;
         one that is not to, or does not see that it only reads, runs it when the handshake is complete.
 
-        For logins without a proof: ``auth_type = trust``, or ``cert`` with a client certificate. Arguments ($1, ...) and
+        For logins without a proof: ``auth_type = trust``, or ``cert`` with a certificate of ours. Arguments ($1) and
         values are texts, as Postgres writes them. ``timeout`` (seconds) bounds everything. Raises `UsageError` without
         that option, `LoginRefused` (also where a password is asked for), `LoginTimeout`, what `open_stream` raises, and
         for an error of the query what asyncpg would raise.
