@@ -126,7 +126,9 @@ class AsyncpgAdapter:
                     loop.give_up()
 
     def _anticipation(self, dsn: str | None, arguments: dict[str, Any]) -> Callable[[Any], Anticipation]:
-        memory, who = self._memory, (dsn, str(arguments.get("user")), str(arguments.get("database")))
+        # A hash, since a DSN may hold a password. Two logins that have the same cost each other a round trip at most.
+        who = hash((dsn, str(arguments.get("user")), str(arguments.get("database"))))
+        memory = self._memory
         return lambda protocol: Anticipation(protocol, memory, who, self._saved)
 
     def _saved(self) -> None:
