@@ -105,11 +105,12 @@ FRAMES: Final[dict[str, Frame]] = {
         along=(),
     ),
     "first_row": Frame(
-        "Each of these is a round trip. TCP: the connection, SSLRequest, TLS, the startup packet, each of two further "
-        "messages of SCRAM; then asyncpg has the query parsed, and then it runs. QUIC has the connection and TLS in one, "
-        "and on a trunk that is there nothing of that; the first message of SCRAM travels with the startup packet where "
-        "the trunk knows the method from before; and a trunk on its way back sends both as early data, in the flight in "
-        "which its handshake begins. With a client's certificate a trunk waits, cold, until the gateway has accepted it.",
+        "Each of these is a round trip. TCP: the connection, SSLRequest, TLS, the startup packet, each of two "
+        "further messages of SCRAM; then asyncpg has the query parsed, and then it runs. QUIC has the "
+        "connection and TLS in one, and on a trunk that is there nothing of that; the first message of SCRAM "
+        "travels with the startup packet where the trunk knows the method from before; and a trunk on its way "
+        "back sends both as early data, in the flight in which its handshake begins. With a client's "
+        "certificate a trunk waits, cold, until the gateway has accepted it.",
         (
             *_quic("round_trips", "pgbouncer-tls", "tls", headline="pgbouncer-tls"),
             *_quic("round_trips_warm", "pgbouncer-tls", "tls", headline="pgbouncer-tls"),
