@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FlightGate", "flight_gate"]
 
-QUIET: Final = 0.06
+QUIET: Final = 0.04
 """Seconds of silence that end a flight. More than any of the timers by which acknowledgements wait."""
 
 LOOKS: Final = 4
