@@ -148,6 +148,8 @@ class Line(asyncio.Protocol):
             self._wire.abort()
         else:
             self.opened.set_exception(self._error)
+            # Whoever waited may have been cancelled, and hear of it no more.
+            self.opened.exception()
             # An alert may have to leave first.
             self._hang_up()
         self._state = _State.OVER
