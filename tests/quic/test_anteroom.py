@@ -7,7 +7,15 @@ from typing import Any, cast
 import pytest
 
 from pgtrunk.quic import anteroom as module
-from pgtrunk.quic.anteroom import MAX_DATAGRAMS, PATIENCE, Anteroom, Entry
+from pgtrunk.quic.anteroom import (
+    MAX_DATAGRAMS,
+    MAX_OCTETS,
+    MAX_WAITING,
+    MAX_WAITING_PER_ADDRESS,
+    PATIENCE,
+    Anteroom,
+    Entry,
+)
 from pgtrunk.quic.udp import Path
 
 PATH = Path(("192.0.2.1", 5000), cast("Any", None))
@@ -70,6 +78,26 @@ def test_there_is_room_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [room.enter(entry(b"b%d" % number, b"b")) for number in range(3)] == [True] * 2 + [False]
     # Nobody is remembered who was sent away.
     assert all_in_turn(room) == [b"a0", b"b0", b"a1", b"b1", b"a2"]
+
+
+def test_a_few_addresses_leave_places_for_others() -> None:
+    room = Anteroom()
+    for site in range(6):
+        for number in range(MAX_WAITING_PER_ADDRESS + 1):
+            room.enter(entry(b"%d-%d" % (site, number), b"%d" % site))
+    assert len(room) < MAX_WAITING
+    assert room.enter(entry(b"another", b"another"))
+
+
+def test_no_datagram_is_kept_that_no_client_sends() -> None:
+    room, large = Anteroom(), entry(b"large")
+    large.datagrams = [(bytes(MAX_OCTETS + 1), PATH)]
+    assert not room.enter(large)
+    waiting = entry(b"a")
+    assert room.enter(waiting)
+    assert room.more(b"a", bytes(MAX_OCTETS + 1), PATH)
+    assert room.more(b"a", bytes(MAX_OCTETS), PATH)
+    assert [len(data) for data, _ in waiting.datagrams] == [1, MAX_OCTETS]
 
 
 def test_whose_client_has_given_up_is_forgotten() -> None:

@@ -555,6 +555,20 @@ def test_who_is_one_too_many_waits_for_others_to_be_done() -> None:
     assert world.demux.counters.over_limit == 0
 
 
+def test_who_has_waited_for_memory_and_sends_again_is_let_in() -> None:
+    world, client = Turning(), Client()
+    world.hears(Client().says())
+    first = client.says()
+    world.hears(first)
+    world.room = False
+    world.turn()
+    assert (len(world.opened), world.asked) == (1, 0)
+    world.room = True
+    world.hears(first)
+    world.turn()
+    assert len(world.opened) == 2
+
+
 def test_who_waits_in_vain_is_counted() -> None:
     world = Turning("always", max_half_open=1)
     for _ in range(2):

@@ -22,10 +22,14 @@ __all__ = ["Anteroom", "Entry"]
 MAX_WAITING: Final = 4096
 """Handshakes that may wait."""
 MAX_WAITING_PER_ADDRESS: Final = 1024
-"""Of these, from one IPv4 address or one IPv6 /64: the clients behind one router, after their gateway's death."""
+"""Of these, from one IPv4 address or one IPv6 /64: the clients behind one router, after their gateway's death. None
+that has more than there are places left gets another one: a few that take all they can leave some for others."""
 MAX_DATAGRAMS: Final = 4
 """Datagrams that are kept of one that waits: a long ClientHello takes two, and early data may come along. What it sends
 again is left out: it will be sent again."""
+MAX_OCTETS: Final = 2048
+"""Octets of a datagram that is kept. A client knows nothing of the path yet, so none sends as many (RFC 9000 section
+14.1); and fragments may bring 64 KiB, which nobody has counted."""
 PATIENCE: Final = 5.0
 """Seconds after which its client has given up, by its own connect_timeout."""
 
@@ -60,14 +64,17 @@ class Anteroom:
         entry = self._by_id.get(destination_id)
         if entry is None:
             return False
-        if len(entry.datagrams) < MAX_DATAGRAMS:
+        if len(entry.datagrams) < MAX_DATAGRAMS and len(data) <= MAX_OCTETS:
             entry.datagrams.append((data, path))
         return True
 
     def enter(self, entry: Entry) -> bool:
-        """One more; False: there is no room."""
+        """One more; False: there is no room for it."""
         queue = self._sites.get(entry.site)
-        if len(self._by_id) >= MAX_WAITING or (queue is not None and len(queue) >= MAX_WAITING_PER_ADDRESS):
+        left = MAX_WAITING - len(self._by_id)
+        if not left or any(len(data) > MAX_OCTETS for data, _ in entry.datagrams):
+            return False
+        if queue is not None and (len(queue) >= MAX_WAITING_PER_ADDRESS or len(queue) > left):
             return False
         if queue is None:
             queue = self._sites[entry.site] = deque()

@@ -104,6 +104,8 @@ class Reception:
     def first(self, initial: QuicHeader, data: bytes, path: Path) -> None:
         """An Initial packet of no known connection."""
         if self.is_accepting and self._anteroom.more(initial.destination_cid, data, path):
+            # Nobody says when there is memory again: who sends again has another look taken.
+            self._use_turn()
             return
         if not self.is_accepting or not self._world.has_room():
             self._refuse(initial, path, QuicErrorCode.CONNECTION_REFUSED)
