@@ -100,6 +100,7 @@ class AsyncpgAdapter:
                     finally:
                         del self._logins[id(loop)]
                     loop = StreamLoop(self._trunk, clock, timeout, self._acquire_timeout)
+                    loop.is_second = True
         except TimeoutError as exc:
             # An AcquireTimeout is a TimeoutError too; only our own clock's stands for the login.
             if not clock.expired():
@@ -115,7 +116,7 @@ class AsyncpgAdapter:
             # It was on its way when the gateway asked for its connection to be left, and came too late. The next one
             # will be on another.
             return loop._link is not None and self._trunk.lines.is_leaving(loop._link)
-        return loop.anticipate is not Anticipation and loop.is_in_vain
+        return loop.is_in_vain and not loop.is_second
 
     def _open_elsewhere(self, link: int) -> None:
         """Sessions that are being opened on a connection that does not answer: nothing has run on them yet, so they
@@ -176,6 +177,8 @@ class StreamLoop:
         self._timeout = timeout
         self._acquire_timeout = acquire_timeout
         self.was_given_up = False
+        self.is_second = False
+        """Whether the session is opened anew."""
         self._session: Opened[Any] | None = None
         self._link: int | None = None
         """The connection that the session's stream is on, once it is open."""

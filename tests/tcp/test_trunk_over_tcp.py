@@ -14,15 +14,19 @@ import pytest
 from helpers.both_ways import both_ways, trust
 from helpers.fake_gateway import Sink
 from helpers.fake_postgres import FakePostgres
+from helpers.tcp_gateway import TcpGateway
 from helpers.trunks import until
 from pgtrunk import GatewayUnreachable, StreamManager, TrunkFull, UdpBlocked, UsageError, retry_safe
 from pgtrunk.backoff import Backoff
+from pgtrunk.sidecar import Sidecar, UnixEndpoint
 from pgtrunk.tcp.blockage import Blockage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from helpers.both_ways import BothWays
+    from pgtrunk.manager import EarlyData
 
 DSN = "postgresql://app:secret@/shop"
 
@@ -163,6 +167,30 @@ async def test_a_gateway_that_dies_and_comes_back() -> None:
         session = await waiting
         assert await session.fetchval("select 1") == 1
         await session.close()
+
+
+@pytest.mark.parametrize("by", ["asyncpg", "asyncpg without early data", "the sidecar"])
+async def test_sessions_that_find_their_gateway_dead_are_opened_at_another(by: str, tmp_path: Path) -> None:
+    async with TcpGateway(FakePostgres()) as near, TcpGateway(FakePostgres()) as far:
+        gateways = [f"127.0.0.1:{each.port}" for each in (near, far)]
+        early: EarlyData = "off" if by == "asyncpg without early data" else "login"
+        settings: dict[str, Any] = {"transport": "tcp", "load_balance_hosts": "disable", "early_data": early}
+        manager = StreamManager(gateways, **trust(), **settings, connect_timeout=60, acquire_timeout=60)
+        async with manager, Sidecar(manager, [UnixEndpoint(str(tmp_path))]):
+
+            async def connect() -> asyncpg.Connection:
+                if by == "the sidecar":
+                    return await asyncpg.connect(DSN, host=str(tmp_path), port=5432)
+                return await manager.connect(DSN)
+
+            session = await connect()
+            await near.vanish()
+            await until(session.is_closed)
+            async with asyncio.timeout(30):
+                sessions = await asyncio.gather(*(connect() for _ in range(3)))
+            assert [await each.fetchval("select 1") for each in sessions] == [1, 1, 1]
+            for each in sessions:
+                await each.close()
 
 
 async def test_a_gateway_without_tls_says_what_to_do() -> None:

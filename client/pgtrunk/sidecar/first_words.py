@@ -1,12 +1,12 @@
 """What a driver says over a stream whose connection is still at its handshake, kept so that it can be said again.
 
-A gateway acts on nothing before that is complete (early data may be a replay). So if the connection ends first, nothing
-has happened, and the session is opened again, once, without the driver noticing.
+A gateway acts on nothing before that is complete (early data may be a replay); over TCP it has not even heard of it. So
+if the connection ends first, nothing has happened, and the session is opened again, once, without the driver noticing.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import asyncio
@@ -32,7 +32,9 @@ class FirstWords:
         """``said`` was the first over ``stream``."""
         if self._may_begin and stream.get_extra_info("early"):
             self.is_kept, self._said = True, said
-            stream.get_extra_info("quic_connection").call_when_confirmed(self.forget)
+            # Over TCP there is a connection for each session, and its transport stands for it.
+            connection: Any = stream.get_extra_info("quic_connection") or stream
+            connection.call_when_confirmed(self.forget)
 
     def add(self, said: bytes) -> None:
         """And this came next."""

@@ -3,7 +3,8 @@
 All carriers of a trunk share the `Cap`. A session's transport is there before its line is: until then
 what it writes waits. A gateway that cannot be reached for one session is to be left by all that come: the carrier asks
 for that, as a gateway does with GOAWAY, and so the dialer has another look at what can be reached. The session itself
-is tried again until `connect_timeout`: nothing of it has been said to anybody.
+is tried again until `connect_timeout`, or until there is a carrier that is not to be left: then it ends, and is opened
+anew there. Nothing of it has been said to anybody.
 """
 
 from __future__ import annotations
@@ -152,7 +153,9 @@ class TcpCarrier:
                 pause = AGAIN.delay(attempts, random())
                 if isinstance(exc, CertificateError) or self._loop.time() + pause >= deadline:
                     raise
-                self.ask_to_leave(f"it cannot be reached over TCP any more: {exc}")
+                self._have_it_left(exc)
+                if any(each.leave is None for each in self._cap.carriers):
+                    raise
             await asyncio.sleep(pause)
         if transport.is_wanted:
             transport.attach(line)
@@ -170,8 +173,14 @@ class TcpCarrier:
                 f"no connection over TCP to {self.place} within {self._timeout:g} s (connect_timeout)"
             )
             error.__cause__ = cause
-        self.ask_to_leave(f"it cannot be reached over TCP any more: {error}")
+        self._have_it_left(error)
         transport.refuse(error)
+
+    def _have_it_left(self, error: BaseException) -> None:
+        """Has all leave the place, by whatever carrier they are there."""
+        for carrier in list(self._cap.carriers):
+            if carrier.place.sockaddr == self.place.sockaddr:
+                carrier.ask_to_leave(f"it cannot be reached over TCP any more: {error}")
 
     def _take_spare(self) -> Line | None:
         line, self._spare = self._spare, None

@@ -29,8 +29,9 @@ _NOBODY: Final = asyncio.Protocol()
 class TcpTransport(asyncio.Transport):
     """See asyncio.Transport; only what is different is described here.
 
-    ``get_extra_info`` knows 'transport' ("tcp"), 'outbox' (`pgtrunk.witness`), and once there is a line 'peername',
-    'sockname' and 'cipher'. It has no 'socket' and no 'ssl_object': asyncpg would use them.
+    ``get_extra_info`` knows 'transport' ("tcp"), 'outbox' (`pgtrunk.witness`), 'early' (whether there is no line yet:
+    what was written has had no effect if it ends so), and once there is a line 'peername', 'sockname' and 'cipher'. It
+    has no 'socket' and no 'ssl_object': asyncpg would use them.
     """
 
     def __init__(self, protocol: asyncio.BaseProtocol) -> None:
@@ -51,6 +52,7 @@ class TcpTransport(asyncio.Transport):
         self._eof_read = False
         self._closing = False
         self._cut: TrunkError | None = None
+        self._awaits_line: list[Callable[[], None]] = []
         self._done = False  # connection_lost is on its way, or was there
         self.set_protocol(protocol)
 
@@ -74,6 +76,9 @@ class TcpTransport(asyncio.Transport):
         """Here is its line, usable and nobody's."""
         self._line, self._below = line, line.take(self)
         self._below.set_write_buffer_limits(self._high, self._low)
+        awaiting, self._awaits_line = self._awaits_line, []
+        for callback in awaiting:
+            self._call(callback)
         if self._paused:
             line.pause_reading()
         held, self._held, self._size = b"".join(self._held), [], 0
@@ -90,6 +95,13 @@ class TcpTransport(asyncio.Transport):
         """There will be no line."""
         self._end(error)
 
+    def call_when_confirmed(self, callback: Callable[[], None]) -> None:
+        """Calls it when there is a line, if there ever is: as of a QUIC connection that is early."""
+        if self._line is None:
+            self._awaits_line.append(callback)
+        else:
+            callback()
+
     # -- protocol and extra info
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
@@ -105,6 +117,8 @@ class TcpTransport(asyncio.Transport):
             return "tcp"
         if name == "outbox":
             return self
+        if name == "early":
+            return self._line is None
         if name == "cipher" and self._line is not None:
             return self._line.cipher()
         if name in ("peername", "sockname") and self._below is not None:
@@ -272,6 +286,7 @@ class TcpTransport(asyncio.Transport):
         # It refers to its transport: who has dropped it need not wait for the garbage collector to be rid of it.
         self.set_protocol(_NOBODY)
         self.on_closed = None
+        self._awaits_line.clear()
 
     # -- calling the protocol
 
