@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from helpers.fake_postgres import FakePostgres
 from helpers.quic_loopback import LoopbackServer
 from helpers.quic_pair import identities
 from pgtrunk.cli import main
+from pgtrunk.ping import blockage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,13 +99,19 @@ async def test_nobody_listens(ca: str, capsys: pytest.CaptureFixture[str]) -> No
     assert "nothing listens on that UDP port" in capsys.readouterr().err
 
 
-async def test_udp_that_is_blocked(ca: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """As far as can be seen from here: silence, and somebody who accepts TCP; then nobody."""
+async def test_udp_that_is_blocked(
+    ca: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As far as can be seen from here: silence, and somebody who accepts TCP; then the kernel alone; then nobody."""
     async with LoopbackServer(answers=False) as server:
         tcp = await asyncio.start_server(_hang_up, "127.0.0.1", server.port)
         async with tcp:
             assert await ping(server.port, "--ca", ca, "--timeout", "0.2") == 3
         assert "something answers there over TCP" in capsys.readouterr().err
+        monkeypatch.setattr(blockage, "TIMEOUT", 0.2)
+        with socket.create_server(("127.0.0.1", server.port)):
+            assert await ping(server.port, "--ca", ca, "--timeout", "0.2") == 1
+        assert "is the gateway starting, or stuck?" in capsys.readouterr().err
         assert await ping(server.port, "--ca", ca, "--timeout", "0.2") == 1
         assert "TCP is refused there, so the host is up" in capsys.readouterr().err
 

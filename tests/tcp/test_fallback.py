@@ -267,6 +267,15 @@ async def test_quic_alone_says_so_where_it_is_refused() -> None:
         await blocked_then_gone(gateway)
 
 
+async def test_quic_alone_takes_a_gateway_that_answers_nobody_for_none() -> None:
+    """One that is starting, or whose loop stands still: for its ports the kernel accepts."""
+    async with both_ways(answers=False) as gateway, fallback(gateway.port, "quic", timeout=0.3) as made:
+        with pytest.raises(GatewayUnreachable) as caught:
+            await made.dial()
+        assert not isinstance(caught.value, UdpBlocked)
+        await until(lambda: gateway.tcp.open == 0)
+
+
 async def test_tcp_alone() -> None:
     async with both_ways(silent=False) as gateway, fallback(gateway.port, "tcp") as made:
         connection = await made.dial()

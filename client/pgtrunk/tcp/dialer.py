@@ -76,7 +76,7 @@ class TcpDialer(Dialer):
 
 
 class Knocker(Dialer):
-    """Finds out whether anybody listens over TCP where the gateways are."""
+    """Finds out whether anybody answers over TCP where the gateways are."""
 
     async def knock(self, at: Address | None, deadline: float) -> bool:
         try:

@@ -49,8 +49,8 @@ HEAD_START: Final = 1.0
 _LATE: Final = 2 / 3
 """The same where TCP is not expected to help, as a share of ``connect_timeout``."""
 
-KNOCK: Final = 0.5
-"""Seconds that an error waits at most to say whether TCP is answered."""
+KNOCK: Final = 1.0
+"""Seconds that an error waits at most to say whether the gateway answers over TCP."""
 
 
 class Fallback:

@@ -16,6 +16,7 @@ from pgtrunk.errors import GatewayUnreachable, TrunkError
 from pgtrunk.quic.ending import show
 from pgtrunk.tcp.failures import NotDirect
 from pgtrunk.tcp.line import Line
+from pgtrunk.wire.startup import SSLRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from pgtrunk.tcp.tls import TlsTerms
 
 __all__ = ["Knock", "LineAttempt", "Place", "open_line"]
+
+ANSWERS: Final = (b"S", b"N", b"E")
+"""What servers of Postgres's protocol say to SSLRequest."""
 
 KEEPALIVE_IDLE: Final = 5
 KEEPALIVE_INTERVAL: Final = 2
@@ -76,7 +80,11 @@ class LineAttempt:
 
 
 class Knock:
-    """Finds out whether anybody listens at an address over TCP, without a word; it races too."""
+    """Finds out whether a gateway answers at an address over TCP; it races too.
+
+    It is asked whether it has TLS, and whatever it says is an answer. That TCP is accepted would be none: the kernel
+    does so for a gateway that is starting, or whose event loop stands still, and then UDP is not what is wrong.
+    """
 
     is_alive = is_early = is_suspect = False
 
@@ -91,11 +99,15 @@ class Knock:
         sock = _socket(self._family)
         try:
             async with asyncio.timeout_at(deadline):
-                await asyncio.get_running_loop().sock_connect(sock, self._sockaddr)
+                answer = await _ask(sock, self._sockaddr)
         except OSError as exc:
             raise GatewayUnreachable(f"{show(self._sockaddr)} is not to be had over TCP: {_reason(exc)}") from exc
         finally:
             sock.close()
+        if answer not in ANSWERS:
+            raise GatewayUnreachable(
+                f"{show(self._sockaddr)} answered SSLRequest with {answer!r}: no Postgres protocol"
+            )
 
     def discard(self) -> None:
         """There is nothing."""
@@ -123,6 +135,13 @@ async def open_line(place: Place, deadline: float, connected: Callable[[float], 
         if isinstance(exc, TrunkError):
             raise
         raise GatewayUnreachable(f"gateway {place} cannot be reached over TCP: {_reason(exc)}") from exc
+
+
+async def _ask(sock: socket.socket, sockaddr: tuple[Any, ...]) -> bytes:
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(sock, sockaddr)
+    await loop.sock_sendall(sock, SSLRequest().encode())
+    return await loop.sock_recv(sock, 1)
 
 
 async def _open(place: Place, connected: Callable[[float], None] | None, *, direct: bool) -> Line:
