@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -147,6 +149,70 @@ def test_three_times_what_came_until_the_path_is_validated() -> None:
     network.pair.down.drop = lambda data: False
     network.finish(stream)
     assert network.server.get_peer_address() == OTHER_HOST
+
+
+class Talker(asyncio.Protocol):
+    """Says a lot to whoever says a word."""
+
+    transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(bytes(LARGE))
+
+
+@pytest.mark.parametrize("begins_there", [False, True])
+def test_a_handshake_that_ends_elsewhere_proves_nothing(begins_there: bool) -> None:
+    """Section 8.1: whoever can forge addresses would have a lot sent to anybody."""
+    pair = Pair(accept=Talker)
+    server, client = pair.server.driver, pair.client.driver
+    received, sent = Counter[Any](), Counter[Any]()
+    original = server._send
+
+    def up(data: bytes) -> None:
+        is_first = not received
+        at = OTHER_HOST if client.quic._handshake_complete or (is_first and begins_there) else CLIENT_ADDR
+        received[at] += len(data)
+        server.receive(data, at)
+        if is_first and begins_there:
+            client.quic._loss.reschedule_data(now=pair.loop.time())
+            client.touch()
+
+    def down(data: bytes, addr: Any) -> None:
+        sent[addr] += len(data)
+        if addr == CLIENT_ADDR:
+            original(data, addr)
+
+    def ask(_: object) -> None:
+        pair.open(Recorder).transport.write(b"x")
+
+    pair.up.deliver, server._send, client.on_ready = up, down, ask
+    client.connect(SERVER_ADDR)
+    pair.run(0.5)
+    assert client.quic._handshake_complete
+    assert 0 < sent[OTHER_HOST] <= 3 * received[OTHER_HOST]
+    assert not any(path.is_validated for path in server.quic._network_paths if path.addr == OTHER_HOST)
+
+
+def test_a_client_that_cannot_stay_during_its_handshake_comes_through() -> None:
+    pair = Pair(accept=Echo)
+    server, client = pair.server.driver, pair.client.driver
+    original = server._send
+
+    def at() -> Any:
+        return OTHER_PORT if client.quic._handshake_complete else CLIENT_ADDR
+
+    pair.up.deliver = lambda data: server.receive(data, at())
+    server._send = lambda data, addr: original(data, addr) if addr == at() else None
+    pair.connect()
+    stream = pair.open(Recorder)
+    stream.transport.write(b"x")
+    pair.until(lambda: stream.data == b"x")
+    pair.run(3.0)
+    assert [(path.addr, path.is_validated) for path in server.quic._network_paths] == [(OTHER_PORT, True)]
 
 
 def test_a_path_that_is_twenty_times_as_long_has_the_time_to_answer() -> None:

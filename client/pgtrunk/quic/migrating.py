@@ -15,6 +15,9 @@ Rule 4: a challenge that was smaller than ``BASE``, by the limit before validati
         size follows (section 8.2.1).
 Rule 5: paths besides the one in use are forgotten after a while; with one that is left the short ways are open again.
 Rule 6: probing packets are not in flight to congestion control, as in probing.py.
+Rule 7: a handshake proves its path only while there is no other: who has read our part of it at one address can send
+        the rest from that of somebody who has asked for nothing, and aioquic would take that for a proof of the latter
+        (section 8.1). A client stays where it is for so long (section 9); one that cannot is challenged like any other.
 """
 
 from __future__ import annotations
@@ -61,6 +64,12 @@ class Migrating(Probing):
         self.on_moved: Callable[[], object] = nothing
         """Called after each."""
         self._active: QuicNetworkPath | None = None
+        self._sole: QuicNetworkPath | None = None
+        """What the handshake has proved."""
+        self._is_in_doubt = False
+        """Whether it can prove nothing more."""
+        self._has_begun = False
+        """Whether it was over before the last datagram came."""
         self._proved: NetworkAddress | None = None
         self._active_from = 0
         self._called = self.host_cid
@@ -108,6 +117,9 @@ class Migrating(Probing):
         if not self._network_paths:
             return
         path = self._network_paths[0]
+        if not self._has_begun:
+            self._doubt_others()
+            self._has_begun = self._handshake_confirmed
         if len(self._network_paths) > 1 and self._forget_at == inf:
             self._forget_at = now + max(FORGET, 3 * self._probe_timeout())
             self._set_chores()
@@ -125,6 +137,16 @@ class Migrating(Probing):
             self.begin_search()
         if before.is_validated and called == self.host_cid:
             self._ask_besides(before)
+
+    def _doubt_others(self) -> None:
+        """Rule 7; all the paths of a client are its own doing."""
+        paths = self._network_paths
+        self._is_in_doubt = self._is_in_doubt or (len(paths) > 1 and not self._is_client)
+        if self._is_in_doubt:
+            for path in paths:
+                path.is_validated = path is self._sole
+        elif paths[0].is_validated:
+            self._sole = paths[0]
 
     def _handle_path_response_frame(self, context: QuicReceiveContext, frame_type: int, buf: Buffer) -> None:
         before = self._network_paths[0]
