@@ -7,6 +7,7 @@ import gc
 import logging
 from collections.abc import Iterator
 from contextlib import asynccontextmanager, suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -325,6 +326,35 @@ class Slow:
 
     def discard(self) -> None:
         """Nothing is left of it."""
+
+
+class Early:
+    """A dialer whose connections are early, and that keeps them."""
+
+    def __init__(self) -> None:
+        self.connections: list[Any] = []
+
+    async def dial(self, at: object = None, *, deadline: float, begun: list[Any]) -> Any:
+        begun.append(SimpleNamespace(is_heard=False, is_early=True, is_alive=True, on_open=None, on_lost=None))
+        begun[-1].discard = lambda: None
+        self.connections.append(begun[-1])
+        return begun[-1]
+
+
+async def test_what_a_ticket_promises_is_no_answer_to_a_look() -> None:
+    async with both_ways() as gateway, fallback(gateway.port, timeout=0.6) as made:
+        carrier = await made.dial()
+        assert isinstance(carrier, TcpCarrier)
+        made.quic = early = Early()  # type: ignore[assignment]
+        await until(lambda: len(early.connections) == 1)
+        await asyncio.sleep(0.05)
+        assert (carrier.leave, made.blockage.is_there) == (None, True)
+        early.connections[0].on_lost(GatewayUnreachable("nobody has answered"))
+        await until(lambda: len(early.connections) == 2)
+        early.connections[1].on_open()
+        await until(lambda: carrier.leave is not None)
+        await ended(carrier)
+    assert not made.blockage.is_there
 
 
 @pytest.mark.parametrize("heard", [True, False])

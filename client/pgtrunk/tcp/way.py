@@ -54,10 +54,12 @@ class Way:
             raise
 
     async def succeeds(self) -> bool:
-        """Whether there is a connection in the end."""
+        """Whether there is a connection in the end, and somebody has answered on it."""
         assert self._task is not None
         await asyncio.wait([self._task])
-        return not self._task.cancelled() and self._task.exception() is None
+        if self._task.cancelled() or self._task.exception() is not None:
+            return False
+        return await _is_answered(self._task.result())
 
     def discard(self) -> None:
         """It is ready, and the other was too. `end` does what is to be done."""
@@ -72,6 +74,22 @@ class Way:
         else:
             self._task.add_done_callback(_put_down)
             await asyncio.wait([self._task])
+
+
+async def _is_answered(connection: Connection) -> bool:
+    """One that is early is there because a ticket says so. It ends by itself where no answer comes."""
+    if not connection.is_early:
+        return True
+    if not connection.is_alive:
+        return False
+    answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def decided(error: BaseException | None = None) -> None:
+        if not answered.done():
+            answered.set_result(error is None)
+
+    connection.on_open = connection.on_lost = decided
+    return await answered
 
 
 def _put_down(task: asyncio.Task[Connection]) -> None:
