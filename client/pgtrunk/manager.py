@@ -314,7 +314,7 @@ class StreamManager:
         stages = Stages.of(trunk.counters.acquire_waits, config.stages)
         return replace(
             trunk.stats(),
-            gateways=self._dialer.quic.stats(),
+            gateways=self._dialer.gateways(),
             tcp=self._dialer.stats(),
             redundancy=RedundancyStats(**asdict(config.paths.figures())),
             stages=stages,

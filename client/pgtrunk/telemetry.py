@@ -105,7 +105,7 @@ class ConnectionStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayStats:
-    """One gateway of the list, over QUIC."""
+    """One gateway of the list, over QUIC; over TCP with ``transport="tcp"``."""
 
     gateway: str = label("")
     connections: int = gauge("Connections to the gateway, those that are to be left not among them.")

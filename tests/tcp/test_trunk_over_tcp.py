@@ -189,6 +189,7 @@ async def test_sessions_that_find_their_gateway_dead_are_opened_at_another(by: s
             async with asyncio.timeout(30):
                 sessions = await asyncio.gather(*(connect() for _ in range(3)))
             assert [await each.fetchval("select 1") for each in sessions] == [1, 1, 1]
+            assert all(each.opened for each in manager.stats().gateways)
             for each in sessions:
                 await each.close()
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pgtrunk.connection import Connection
     from pgtrunk.lines import Lines
     from pgtrunk.quic.client import ClientConfig
+    from pgtrunk.telemetry import GatewayStats
 
 __all__ = ["Fallback", "Transport"]
 
@@ -110,6 +111,10 @@ class Fallback:
             fallbacks=self._fallbacks,
             returns=self._returns,
         )
+
+    def gateways(self) -> tuple[GatewayStats, ...]:
+        """What is known of each over QUIC; over TCP where that is the only way."""
+        return (self.tcp if self._transport == "tcp" else self.quic).stats()
 
     async def dial(self, at: Address | None = None) -> Connection:
         """Opens a connection within ``connect_timeout``; given an address, there, which a gateway has named.

@@ -105,7 +105,12 @@ class Line(asyncio.Protocol):
             # Put there by somebody between the two, to be taken for what comes encrypted (CVE-2021-23222).
             self._fail(TlsFailed(f"{self._peer} sent unencrypted data after its answer to SSLRequest"))
         elif answer[:1] in (b"N", b"E"):
-            self._fail(TlsNotOffered(f"TCP at {self._peer} does not offer TLS"))
+            self._fail(
+                TlsNotOffered(
+                    f"TCP at {self._peer} does not offer TLS: set client_tls_sslmode=require, client_tls_cert_file and "
+                    "client_tls_key_file in the gateway's ini file"
+                )
+            )
         else:
             self._fail(
                 GatewayUnreachable(f"{self._peer} answered SSLRequest with {answer[:1]!r}: no Postgres protocol")
