@@ -255,7 +255,7 @@ class Lines:
         self._connected(self._core.adopt(link, self._loop.time()), new)
         return True
 
-    def _failed(self, link: int, error: BaseException) -> None:
+    def _failed(self, link: int, error: BaseException, *, elsewhere: bool = False) -> None:
         if self.is_closing:
             return
         self._counters.connections_failed += 1
@@ -263,7 +263,11 @@ class Lines:
         # Whoever named another address may have been wrong, or it is too late for that.
         self._elsewhere = None
         logger.warning("%s: connection %d could not be opened: %s", self.gateway, link, error)
-        self._act(self._core.failed(link, error, self._loop.time(), random()))
+        now, jitter = self._loop.time(), random()
+        core = self._core
+        self._act(
+            core.lost(link, error, now, jitter, elsewhere=True) if elsewhere else core.failed(link, error, now, jitter)
+        )
 
     def lost(self, link: int, error: BaseException) -> None:
         """A connection has ended by itself. Its sessions hear of it from their transports."""
@@ -273,10 +277,10 @@ class Lines:
         self._counters.gone(connection.figures())
         self._await_end(connection)
         if connection.is_early:
-            # It was never open, and what its sessions have sent has had no effect.
-            if self.on_lost is not None:
-                self.on_lost(connection, error)
-            self._failed(link, error)
+            # It was never open, and what its sessions have sent has had no effect. Nor was any other gateway tried: what
+            # is wrong with this one is no reason to refuse anybody where there is another.
+            elsewhere = self.on_lost is not None and self.on_lost(connection, error)
+            self._failed(link, error, elsewhere=elsewhere)
             return
         elsewhere = False
         known = self._core.links.get(link)

@@ -6,16 +6,16 @@ import pytest
 
 from helpers.fake_gateway import FakeConnection
 from helpers.trunks import fake_trunk, open_session, turns, until
-from pgtrunk.errors import GatewayUnreachable, SessionLost
+from pgtrunk.errors import CertificateError, GatewayUnreachable, SessionLost, TrunkError
 
 
 class EarlyConnection(FakeConnection):
     """Taken to be open until the gateway answers; if it ends before, that is for ever."""
 
-    def fail(self) -> None:
+    def fail(self, error: TrunkError | None = None) -> None:
         self._end(SessionLost("nobody has answered", sent=False))
         if self.on_lost is not None:
-            self.on_lost(GatewayUnreachable("nobody has answered"))
+            self.on_lost(error or GatewayUnreachable("nobody has answered"))
 
 
 async def test_sessions_are_opened_at_once_and_the_answer_makes_it_an_open_connection() -> None:
@@ -64,6 +64,20 @@ async def test_a_gateway_that_was_never_reached_is_not_taken_to_be_restarting() 
         connection.fail()
         with pytest.raises(GatewayUnreachable):
             await open_session(trunk)
+
+
+@pytest.mark.parametrize("error", [GatewayUnreachable("nobody has answered"), CertificateError("another's")])
+async def test_one_that_fails_is_no_reason_to_refuse_sessions_where_there_is_another_gateway(error: TrunkError) -> None:
+    async with fake_trunk() as (trunk, gateway):
+        trunk.lines.on_lost = lambda *_: True
+        gateway.makes = early
+        await open_session(trunk)
+        gateway.makes = FakeConnection
+        [connection] = gateway.connections
+        assert isinstance(connection, EarlyConnection)
+        connection.fail(error)
+        await open_session(trunk)
+        assert (trunk.counters.connections_failed, trunk.counters.connections_opened) == (1, 1)
 
 
 async def test_a_connection_is_not_left_for_one_that_nobody_has_answered() -> None:
