@@ -277,8 +277,8 @@ class Lines:
         self._counters.gone(connection.figures())
         self._await_end(connection)
         if connection.is_early:
-            # It was never open, and what its sessions have sent has had no effect. Nor was any other gateway tried: what
-            # is wrong with this one is no reason to refuse anybody where there is another.
+            # It was never open, and what its sessions have sent has had no effect. Nor was any other gateway tried, so
+            # what is wrong with this one is no reason to refuse anybody where there is another.
             elsewhere = self.on_lost is not None and self.on_lost(connection, error)
             self._failed(link, error, elsewhere=elsewhere)
             return
