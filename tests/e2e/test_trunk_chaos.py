@@ -123,7 +123,9 @@ class Scene:
             try:
                 async with self.pool.acquire(timeout=60) as connection:
                     await connection.execute("INSERT INTO done VALUES ($1)", number, timeout=60)
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+                # The last is what asyncpg has for a connection that ends in the very turn in which it is used or given
+                # back; it says nothing of whether to ask again, and so that counts as unsafe.
                 self.failed[number] = error
                 await asyncio.sleep(0.02)
             else:

@@ -71,7 +71,8 @@ class Gate:
     async def _carry(
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter, held: asyncio.Event | None = None
     ) -> None:
-        with contextlib.suppress(OSError):
+        # uvloop has a RuntimeError for a transport that has gone meanwhile.
+        with contextlib.suppress(OSError, RuntimeError):
             while data := await reader.read(_CHUNK):
                 if held is not None:
                     await held.wait()
