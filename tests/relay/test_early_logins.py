@@ -113,6 +113,33 @@ async def test_nothing_ends_before_the_handshake_is_complete(case: str, caplog: 
     await early.lobby.end()
 
 
+@pytest.mark.parametrize("auth_type", ["plain", "trust"])
+async def test_no_login_comes_to_anything_whose_address_was_not_its_own(auth_type: str) -> None:
+    """Anybody can send early data from any address: its failures would be held against that."""
+    early = Early(auth_type)
+    await early.lobby.send(STARTUP + (client.password(b"guess") if auth_type == "plain" else b""))
+    early.transport.peer = ("198.51.100.7", 40000)
+    assert await early.confirm() == b""
+    assert early.lobby.session.state is State.CLOSED
+    counters, limiter, now = (
+        early.lobby.context.counters,
+        early.lobby.context.limiter,
+        asyncio.get_running_loop().time(),
+    )
+    assert (counters.admitted, counters.refused) == (0, 0)
+    assert limiter.allow("192.0.2.1", now, pending=1) == limiter.allow("198.51.100.7", now, pending=1) == 0.0
+    assert not (early.pools or early.derived)
+    await early.lobby.end()
+
+
+async def test_another_port_is_the_same_address() -> None:
+    early = Early()
+    await early.lobby.send(STARTUP)
+    early.transport.peer = ("192.0.2.1", 50000)
+    assert kinds(await early.confirm()) == "RSSSSKZ"
+    await early.lobby.end()
+
+
 @pytest.mark.parametrize("case", TABLE)
 async def test_a_replay_leaves_no_trace(case: str, caplog: pytest.LogCaptureFixture) -> None:
     """Its handshake is never completed: whoever sends it has not the keys for that."""

@@ -116,7 +116,8 @@ class ConnectionDriver(Lifetime):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """What all streams of this connection have in common."""
         if name == "peername":
-            return self.peername
+            # What counts against an address must not count against one that the peer has only claimed.
+            return self.quic.proved_address or self.peername
         if name == "quic_connection":
             return self
         if name == "transport":

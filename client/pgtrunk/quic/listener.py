@@ -427,8 +427,9 @@ class _Accepted:
         if self._listener.farewell is not None:
             driver.control.send(self._listener.farewell())
         # Only now: it has shown that it receives where it sends from.
-        if driver.peername is not None:
-            self._quic.use_path(self._listener.paths.to(driver.peername[0]), self._listener.loop.time())
+        peer = self._quic.proved_address
+        if peer is not None:
+            self._quic.use_path(self._listener.paths.to(peer[0]), self._listener.loop.time())
 
     def _closed(self, driver: ConnectionDriver, error: TrunkError | None) -> None:
         if self._half_open is not None and error is not None:

@@ -17,7 +17,8 @@ Rule 5: paths besides the one in use are forgotten after a while; with one that 
 Rule 6: probing packets are not in flight to congestion control, as in probing.py.
 Rule 7: a handshake proves its path only while there is no other: who has read our part of it at one address can send
         the rest from that of somebody who has asked for nothing, and aioquic would take that for a proof of the latter
-        (section 8.1). A client stays where it is for so long (section 9); one that cannot is challenged like any other.
+        (section 8.1). A client stays where it is for so long (section 9). One that cannot is challenged like any other
+        if it has answered from where it was, and else has to begin anew.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from aioquic.quic.connection import QuicNetworkPath
+from aioquic.quic.events import ConnectionTerminated
+from aioquic.quic.packet import QuicErrorCode, QuicFrameType
 from aioquic.quic.packet_builder import QuicPacketBuilderStop
 
 from .hooks import nothing
@@ -64,8 +67,8 @@ class Migrating(Probing):
         self.on_moved: Callable[[], object] = nothing
         """Called after each."""
         self._active: QuicNetworkPath | None = None
-        self._sole: QuicNetworkPath | None = None
-        """What the handshake has proved."""
+        self._sole: NetworkAddress | None = None
+        """Where the handshake has proved the peer to be."""
         self._is_in_doubt = False
         """Whether it can prove nothing more."""
         self._has_begun = False
@@ -77,6 +80,11 @@ class Migrating(Probing):
         self._ask_at = self._forget_at = inf
         self._wait = ASK_AGAIN
         self._asked_besides: list[QuicNetworkPath] = []
+
+    @property
+    def proved_address(self) -> NetworkAddress | None:
+        """Where the peer is for certain, though it may have moved since; None: nothing is known for certain yet."""
+        return next((path.addr for path in self._network_paths if path.is_validated), None)
 
     # -- a client's other path
 
@@ -119,7 +127,8 @@ class Migrating(Probing):
         path = self._network_paths[0]
         if not self._has_begun:
             self._doubt_others()
-            self._has_begun = self._handshake_confirmed
+            if self._handshake_confirmed:
+                self._begin()
         if len(self._network_paths) > 1 and self._forget_at == inf:
             self._forget_at = now + max(FORGET, 3 * self._probe_timeout())
             self._set_chores()
@@ -141,12 +150,26 @@ class Migrating(Probing):
     def _doubt_others(self) -> None:
         """Rule 7; all the paths of a client are its own doing."""
         paths = self._network_paths
-        self._is_in_doubt = self._is_in_doubt or (len(paths) > 1 and not self._is_client)
+        # Which of our sockets they lead to is no matter of the peer's.
+        peers = {tuple(path.addr) for path in paths}
+        self._is_in_doubt = self._is_in_doubt or (len(peers) > 1 and not self._is_client)
         if self._is_in_doubt:
             for path in paths:
-                path.is_validated = path is self._sole
+                path.is_validated = path.is_validated and tuple(path.addr) == self._sole
         elif paths[0].is_validated:
-            self._sole = paths[0]
+            self._sole = tuple(paths[0].addr)
+
+    def _begin(self) -> None:
+        """The handshake is over. Nobody is told so whose client was nowhere that is known."""
+        self._has_begun = True
+        if self._is_in_doubt and self._sole is None:
+            self._events.clear()
+            self._close_event = ConnectionTerminated(
+                error_code=QuicErrorCode.NO_VIABLE_PATH,
+                frame_type=QuicFrameType.PADDING,
+                reason_phrase="the client was at several addresses during the handshake, and at none for certain",
+            )
+            self._close_end()
 
     def _handle_path_response_frame(self, context: QuicReceiveContext, frame_type: int, buf: Buffer) -> None:
         before = self._network_paths[0]

@@ -40,6 +40,8 @@ class Dialogue:
         self._inbox = Inbox()
         self._reader = MessageReader(_MESSAGE)
         self._paused = False
+        self._claimed = self._host if self.is_early else None
+        """Where early data says that it comes from."""
 
     @property
     def is_early(self) -> bool:
@@ -48,13 +50,24 @@ class Dialogue:
 
     async def confirmed(self) -> None:
         """Returns when nothing of what has come can be a replay; at once where it was no early data. If the handshake
-        fails, the session ends, and with it who waits here."""
-        if not self.is_early:
-            return
-        complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        connection = self.transport.get_extra_info("quic_connection")
-        connection.call_when_confirmed(lambda: None if complete.done() else complete.set_result(None))
-        await complete
+        fails, the session ends, and with it who waits here.
+
+        Raises :class:`ConnectionError` where early data came from another host than the rest: anybody can send it from
+        any address, and what a login comes to counts for or against one.
+        """
+        if self.is_early:
+            complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            connection = self.transport.get_extra_info("quic_connection")
+            connection.call_when_confirmed(lambda: None if complete.done() else complete.set_result(None))
+            await complete
+        if self._claimed is not None and self._claimed != self._host:
+            raise ConnectionResetError("the client has gone to another address during its handshake")
+        self._claimed = None
+
+    @property
+    def _host(self) -> str | None:
+        peer = self.transport.get_extra_info("peername")
+        return peer[0] if isinstance(peer, tuple) else None
 
     @property
     def peer_certificate(self) -> x509.Certificate | None:
