@@ -197,7 +197,7 @@ class StreamManager:
             self._dialer.check()
             self._trunk = self._make_trunk()
             self._trunk.start()
-            self._balancer = Balancer(self._trunk, self._dialer.quic)
+            self._balancer = Balancer(self._trunk, self._dialer.main)
             self._balancer.start()
         self._trunk.check()
 

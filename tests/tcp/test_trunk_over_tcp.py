@@ -16,7 +16,16 @@ from helpers.fake_gateway import Sink
 from helpers.fake_postgres import FakePostgres
 from helpers.tcp_gateway import TcpGateway
 from helpers.trunks import until
-from pgtrunk import GatewayUnreachable, StreamManager, TrunkFull, UdpBlocked, UsageError, retry_safe
+from pgtrunk import (
+    GatewayUnreachable,
+    StreamManager,
+    TrunkFull,
+    UdpBlocked,
+    UsageError,
+    balancer,
+    gateways,
+    retry_safe,
+)
 from pgtrunk.backoff import Backoff
 from pgtrunk.sidecar import Sidecar, UnixEndpoint
 from pgtrunk.tcp.blockage import Blockage
@@ -172,10 +181,10 @@ async def test_a_gateway_that_dies_and_comes_back() -> None:
 @pytest.mark.parametrize("by", ["asyncpg", "asyncpg without early data", "the sidecar"])
 async def test_sessions_that_find_their_gateway_dead_are_opened_at_another(by: str, tmp_path: Path) -> None:
     async with TcpGateway(FakePostgres()) as near, TcpGateway(FakePostgres()) as far:
-        gateways = [f"127.0.0.1:{each.port}" for each in (near, far)]
+        places = [f"127.0.0.1:{each.port}" for each in (near, far)]
         early: EarlyData = "off" if by == "asyncpg without early data" else "login"
         settings: dict[str, Any] = {"transport": "tcp", "load_balance_hosts": "disable", "early_data": early}
-        manager = StreamManager(gateways, **trust(), **settings, connect_timeout=60, acquire_timeout=60)
+        manager = StreamManager(places, **trust(), **settings, connect_timeout=60, acquire_timeout=60)
         async with manager, Sidecar(manager, [UnixEndpoint(str(tmp_path))]):
 
             async def connect() -> asyncpg.Connection:
@@ -192,6 +201,28 @@ async def test_sessions_that_find_their_gateway_dead_are_opened_at_another(by: s
             assert all(each.opened for each in manager.stats().gateways)
             for each in sessions:
                 await each.close()
+
+
+async def test_sessions_return_to_a_gateway_that_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(balancer, "LOOK", 0.1)
+    monkeypatch.setattr(gateways, "SPARED", 0.1)
+    monkeypatch.setattr(gateways, "PATIENCE", Backoff(base=0.1, ceiling=0.2))
+    async with TcpGateway(FakePostgres()) as near, TcpGateway(FakePostgres()) as far:
+        places = [f"127.0.0.1:{each.port}" for each in (near, far)]
+        async with (
+            StreamManager(places, transport="tcp", load_balance_hosts="disable", **trust()) as manager,
+            manager.create_pool(DSN, min_size=2, max_size=2) as pool,
+        ):
+            await near.vanish()
+            await until(lambda: manager.stats().sessions.lost == 2)
+            async with pool.acquire() as one, pool.acquire() as other:
+                assert [await each.fetchval("select 1") for each in (one, other)] == [1, 1]
+            assert far.open == 2
+            await near.listen()
+            await until(lambda: far.open == 0)
+            assert await pool.fetchval("select 1") == 1
+            assert manager.stats().sessions.moved >= 2
+            assert [each.connections for each in manager.stats().gateways] == [1, 0]
 
 
 async def test_a_gateway_without_tls_says_what_to_do() -> None:

@@ -101,7 +101,7 @@ class Fallback:
 
     def check(self) -> None:
         """Raises `CertificateFileError` for files that cannot be read or do not fit together, and `UsageError`."""
-        (self.tcp if self._transport == "tcp" else self.quic).check()
+        self.main.check()
 
     def stats(self) -> TcpStats:
         return TcpStats(
@@ -112,9 +112,14 @@ class Fallback:
             returns=self._returns,
         )
 
+    @property
+    def main(self) -> Dialer:
+        """QUIC's, but where TCP is the only way."""
+        return self.tcp if self._transport == "tcp" else self.quic
+
     def gateways(self) -> tuple[GatewayStats, ...]:
-        """What is known of each over QUIC; over TCP where that is the only way."""
-        return (self.tcp if self._transport == "tcp" else self.quic).stats()
+        """What is known of each by the main way."""
+        return self.main.stats()
 
     async def dial(self, at: Address | None = None) -> Connection:
         """Opens a connection within ``connect_timeout``; given an address, there, which a gateway has named.
