@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import asyncpg
 
 from pgtrunk.anticipation import Anticipation
+from pgtrunk.connection import AGAIN
 from pgtrunk.dsn import check_session_arguments
 from pgtrunk.errors import LoginTimeout, UsageError
 from pgtrunk.login_memory import LoginMemory
@@ -99,8 +100,9 @@ class AsyncpgAdapter:
                             raise
                     finally:
                         del self._logins[id(loop)]
+                    again = loop.again + 1
                     loop = StreamLoop(self._trunk, clock, timeout, self._acquire_timeout)
-                    loop.is_second = True
+                    loop.again = again
         except TimeoutError as exc:
             # An AcquireTimeout is a TimeoutError too; only our own clock's stands for the login.
             if not clock.expired():
@@ -116,7 +118,7 @@ class AsyncpgAdapter:
             # It was on its way when the gateway asked for its connection to be left, and came too late. The next one
             # will be on another.
             return loop._link is not None and self._trunk.lines.is_leaving(loop._link)
-        return loop.is_in_vain and not loop.is_second
+        return loop.is_in_vain and loop.again < AGAIN
 
     def _open_elsewhere(self, link: int) -> None:
         """Sessions that are being opened on a connection that does not answer: nothing has run on them yet, so they
@@ -177,8 +179,8 @@ class StreamLoop:
         self._timeout = timeout
         self._acquire_timeout = acquire_timeout
         self.was_given_up = False
-        self.is_second = False
-        """Whether the session is opened anew."""
+        self.again = 0
+        """How often the session was opened before."""
         self._session: Opened[Any] | None = None
         self._link: int | None = None
         """The connection that the session's stream is on, once it is open."""

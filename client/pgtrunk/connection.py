@@ -1,4 +1,4 @@
-"""What a trunk asks of a QUIC connection, and how it gets one. Shapes only.
+"""What a trunk asks of a QUIC connection, and how it gets one. Shapes, and a number.
 
 `pgtrunk.quic.client.ClientConnection` has this shape; tests have another.
 """
@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from pgtrunk.quic.control import Goaway
     from pgtrunk.quic.figures import Figures
 
-__all__ = ["Connection", "Connector"]
+__all__ = ["AGAIN", "Connection", "Connector"]
+
+AGAIN = 8
+"""How often a session is opened anew, at most, whose connection ended while it was early: of several gateways more than
+one may be away, and who comes first to each finds out."""
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import asyncpg
 
+from pgtrunk.connection import AGAIN
 from pgtrunk.errors import LoginRefused, LoginTimeout, ProtocolViolation, SessionLost
 from pgtrunk.refusal import seconds
 from pgtrunk.wire import backend, frontend
@@ -134,14 +135,15 @@ async def fetch_early(
     clock = asyncio.timeout(timeout)
     try:
         async with clock:
-            session = (await open_stream(lambda: EarlyFetch(flight))).protocol
-            try:
-                return await session.rows()
-            except SessionLost:
-                if not session.is_in_vain:
-                    raise
-            # Once more; a connection that has just failed so is opened in full.
-            return await (await open_stream(lambda: EarlyFetch(flight))).protocol.rows()
+            for left in reversed(range(AGAIN + 1)):
+                session = (await open_stream(lambda: EarlyFetch(flight))).protocol
+                try:
+                    return await session.rows()
+                except SessionLost:
+                    if not (session.is_in_vain and left):
+                        raise
+                # Once more; to a gateway that has just failed so, a connection is opened in full.
+            raise AssertionError
     except TimeoutError as exc:
         if not clock.expired():
             raise

@@ -242,7 +242,7 @@ class StreamManager:
         stricter one decides, and the error names it. Raises `AcquireTimeout`, `GatewayUnreachable`,
         `CertificateError`, `LoginTimeout`, `TrunkClosed`, and what asyncpg raises. A session whose connection is lost
         says so by `asyncpg.ConnectionDoesNotExistError`, caused by `SessionLost`; but one that is lost before the
-        handshake of its connection was complete is opened again, once, within ``timeout``: nothing has happened.
+        handshake of its connection was complete is opened again within ``timeout``: nothing has happened.
         """
         return await self._asyncpg().connect(dsn, arguments)
 

@@ -14,6 +14,7 @@ from helpers.fake_postgres import FakePostgres, FakeSession
 from helpers.logins import ITERATIONS, SALT, secret_of
 from helpers.trunks import turns, until, until_idle
 from pgtrunk import StreamManager
+from pgtrunk.connection import AGAIN
 from pgtrunk.login_memory import REMEMBERED, LoginMemory
 from pgtrunk.wire import backend
 from pgtrunk.wire.frontend import parse_sasl_initial_response
@@ -213,20 +214,20 @@ async def test_a_session_that_is_lost_after_its_handshake_is_not_opened_again() 
         assert it.postgres.heard == ["startup"]
 
 
-async def test_a_session_that_is_lost_before_its_handshake_is_complete_is_opened_again_once(
+async def test_a_session_that_is_lost_before_its_handshake_is_complete_is_opened_again_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A gateway acts on nothing before that, so nothing has happened."""
+    """A gateway acts on nothing before that, so nothing has happened. Of several more than one may be away."""
     monkeypatch.setattr(PipeEnd, "get_extra_info", lambda self, name, default=None: name == "early" or default)
     async with world() as it:
         task = asyncio.ensure_future(it.manager.connect(DSN))
         await turns(20)
-        it.gateway.connections[0].lose()
-        await until(lambda: it.postgres.heard == ["startup", "startup"])
-        it.gateway.connections[1].lose()
+        for number in range(AGAIN + 1):
+            await until(lambda: len(it.postgres.heard) > number)  # noqa: B023  # it is awaited here
+            it.gateway.connections[number].lose()
         with pytest.raises(asyncpg.ConnectionDoesNotExistError):
             await task
-        assert it.postgres.heard == ["startup", "startup"]
+        assert it.postgres.heard == ["startup"] * (AGAIN + 1)
 
 
 async def test_a_cancelled_connect_leaves_nothing_wherever_it_is() -> None:

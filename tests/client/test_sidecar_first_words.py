@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from helpers.early import EarlyTransport
 from helpers.trunks import turns
+from pgtrunk.connection import AGAIN
 from pgtrunk.errors import GatewayUnreachable, SessionLost
 from pgtrunk.sidecar import first_words
 from pgtrunk.sidecar.session import Session
@@ -105,13 +106,14 @@ async def test_it_is_opened_again_with_all_that_was_said(line: Line) -> None:
     assert line.session.link == 2
 
 
-async def test_once_and_no_more(line: Line) -> None:
+async def test_not_for_ever(line: Line) -> None:
+    """Several gateways may be away. Each time it is the whole."""
     await line.says(STARTUP)
-    line.streams[0].lose()
-    await turns()
-    line.streams[1].lose()
-    await turns()
-    assert len(line.streams) == 2
+    for number in range(AGAIN + 1):
+        assert line.streams[number].take() == STARTUP
+        line.streams[number].lose()
+        await turns()
+    assert len(line.streams) == AGAIN + 1
     assert line.heard() == "E"
 
 

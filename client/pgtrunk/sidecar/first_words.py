@@ -1,12 +1,14 @@
 """What a driver says over a stream whose connection is still at its handshake, kept so that it can be said again.
 
 A gateway acts on nothing before that is complete (early data may be a replay); over TCP it has not even heard of it. So
-if the connection ends first, nothing has happened, and the session is opened again, once, without the driver noticing.
+if the connection ends first, nothing has happened, and the session is opened again, without the driver noticing.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from pgtrunk.connection import AGAIN
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,17 +22,17 @@ MOST = 64 << 10
 class FirstWords:
     """Those of one session."""
 
-    __slots__ = ("_may_begin", "_said", "is_kept")
+    __slots__ = ("_left", "_said", "is_kept")
 
     def __init__(self) -> None:
         self.is_kept = False
         """Whether there is something that could be said again."""
         self._said = b""
-        self._may_begin = True
+        self._left = AGAIN
 
     def begin(self, stream: asyncio.Transport, said: bytes) -> None:
         """``said`` was the first over ``stream``."""
-        if self._may_begin and stream.get_extra_info("early"):
+        if self._left and stream.get_extra_info("early"):
             self.is_kept, self._said = True, said
             # Over TCP there is a connection for each session, and its transport stands for it.
             connection: Any = stream.get_extra_info("quic_connection") or stream
@@ -47,8 +49,8 @@ class FirstWords:
         self.is_kept, self._said = False, b""
 
     def take(self) -> bytes:
-        """All of it, to be said again: that is done once."""
+        """All of it, to be said again."""
         said = self._said
         self.forget()
-        self._may_begin = False
+        self._left -= 1
         return said
