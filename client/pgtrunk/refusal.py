@@ -87,11 +87,11 @@ def _decided(why: Full) -> str:
     if why.own_limit is not None:
         return f"{why.own_limit} decided; close sessions sooner, or raise it"
     if why.limited_by_gateway == why.ready:
-        decided = "the gateway allows no more streams (its MAX_STREAMS, less a reserve for cancels)"
+        decided = "the gateway allows no more streams (its quic_max_streams, less a reserve for cancels)"
     elif why.limited_by_gateway:
         decided = (
             f"streams_per_connection={why.streams_per_connection} decided, "
-            f"and on {why.limited_by_gateway} of them what the gateway allows (its MAX_STREAMS)"
+            f"and on {why.limited_by_gateway} of them what the gateway allows (its quic_max_streams)"
         )
     else:
         decided = f"streams_per_connection={why.streams_per_connection} decided"

@@ -47,7 +47,7 @@ def full(**changes: object) -> Full:
             (
                 "no stream became free within acquire_timeout=10 s (waited 10 s): nobody else waits; "
                 "4 of connections=4 open with 224 streams in use; "
-                "the gateway allows no more streams (its MAX_STREAMS, less a reserve for cancels); "
+                "the gateway allows no more streams (its quic_max_streams, less a reserve for cancels); "
                 "close sessions sooner, or raise connections"
             ),
         ),
@@ -67,7 +67,7 @@ def full(**changes: object) -> Full:
                 "no stream became free within acquire_timeout=10 s (waited 10 s): "
                 "37 callers wait, the first for 12.34 s; "
                 "2 of connections=4 open with 160 streams in use; streams_per_connection=100 decided, "
-                "and on 1 of them what the gateway allows (its MAX_STREAMS), "
+                "and on 1 of them what the gateway allows (its quic_max_streams), "
                 "and a further connection could not be opened: nothing listens there"
             ),
         ),
