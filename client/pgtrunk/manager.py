@@ -284,7 +284,8 @@ class StreamManager:
 
         It counts as a session, from now until ``connection_lost``. Raises as `connect` does, less asyncpg's errors.
         With ``early_data``, ``transport.get_extra_info("early")`` may be true: then the connection is still at its
-        handshake, and what is written leaves as early data, which a gateway begins a login with and does not act on.
+        handshake, and what is written leaves as early data, which a gateway begins a login with and does not act on. If
+        nobody answers then, the stream is lost with an error that is ``retry_safe``: open another, as `connect` does.
         """
         opened = await self.open_numbered(factory)
         return opened.transport, opened.protocol

@@ -11,7 +11,7 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from pgtrunk import StreamManager
+from pgtrunk import StreamManager, retry_safe
 from pgtrunk.errors import PgtrunkError
 from pgtrunk.wire import backend, frontend
 from pgtrunk.wire.framing import MessageReader
@@ -28,6 +28,7 @@ COPY: Final = "COPY deaths FROM STDIN"
 BATCH: Final = "INSERT INTO deaths VALUES (99)"
 _SELECT: Final = frontend.query(b"SELECT 1")
 _PATIENCE: Final = 30.0
+_AGAIN: Final = 3
 _LIMIT: Final = 1 << 20
 
 
@@ -88,13 +89,25 @@ class Application:
         await self._do(state)
 
     async def _open(self, state: str) -> None:
-        _, self.stream = await self.trunk.open_stream(Stream)
+        for _ in range(_AGAIN):
+            _, self.stream = await self.trunk.open_stream(Stream)
+            was_early = self.stream.transport.get_extra_info("early")
+            await self._log_in(state)
+            # A trunk that comes back does not wait for an answer; where none comes, nothing of what was said has had an
+            # effect, and the session is opened anew, as `StreamManager.connect` does it.
+            loss = self.stream.loss
+            if not (was_early and loss is not None and retry_safe(loss)):
+                break
+        if state not in ("login", "half a login"):
+            self._check_ready()
+
+    async def _log_in(self, state: str) -> None:
         startup = StartupMessage(parameters=self.login).encode()
         if state == "half a login":
             startup, self._rest = startup[:10], startup[10:]
         self.stream.transport.write(startup)
         if state not in ("login", "half a login"):
-            await self._ready()
+            await self.stream.until(lambda: self.stream.count("Z"))
 
     async def _do(self, state: str) -> None:
         send = self.stream.transport.write
@@ -126,6 +139,9 @@ class Application:
 
     async def _ready(self) -> None:
         await self.stream.until(lambda: self.stream.count("Z"))
+        self._check_ready()
+
+    def _check_ready(self) -> None:
         assert self.stream.count("Z") and not self.stream.count("E"), (self.stream.messages, self.stream.loss)
         self.stream.messages = [each for each in self.stream.messages if each[0] == "K"]
 
