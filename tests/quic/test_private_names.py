@@ -72,7 +72,7 @@ def test_every_private_name_in_use_is_listed() -> None:
 
 SERVER_FILES = {
     "demux.py", "listener.py", "retry.py", "server.py", "server_tls.py", "stateless.py", "tickets.py", "udp.py",
-    "client_auth.py", "credentials.py", "connection_id.py", "admission.py", "sealing.py", "sockets.py",
+    "client_auth.py", "credentials.py", "connection_id.py", "admission.py", "sealing.py", "sockets.py", "accepted.py",
 }  # fmt: skip
 
 

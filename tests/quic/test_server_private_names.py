@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 from aioquic import tls
 
-from pgtrunk.quic import client_auth, credentials, demux, listener, private_names, server_tls, stateless
+from pgtrunk.quic import accepted, client_auth, credentials, demux, listener, private_names, server_tls, stateless
 
 LISTED = {name for names in private_names.REQUIRED.values() for name in names.split()}
 
 
-@pytest.mark.parametrize("module", [client_auth, credentials, demux, listener, server_tls, stateless])
+@pytest.mark.parametrize("module", [accepted, client_auth, credentials, demux, listener, server_tls, stateless])
 def test_every_private_name_in_use_is_checked_at_import(module: object) -> None:
     tree = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

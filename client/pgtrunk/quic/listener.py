@@ -15,13 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from aioquic.quic.connection import QuicConnectionAdapter, QuicConnectionState
-
 from pgtrunk.errors import SessionLost
+from pgtrunk.quic.accepted import Accepted, Hushed
 from pgtrunk.quic.admission import Admission, AdmissionLimits, HalfOpen, RateLimit
 from pgtrunk.quic.connection_id import ConnectionIds
 from pgtrunk.quic.demux import Demultiplexer, DemuxCounters, Routed, Surroundings
-from pgtrunk.quic.driver import ConnectionDriver
 from pgtrunk.quic.ending import show
 from pgtrunk.quic.forwarding import Forwarded
 from pgtrunk.quic.logged import new_connection
@@ -42,8 +40,8 @@ if TYPE_CHECKING:
     from pgtrunk.errors import TrunkError
     from pgtrunk.quic.admission import RetryMode
     from pgtrunk.quic.config import ByteBudget, QuicLimits
-    from pgtrunk.quic.connection import Connection
     from pgtrunk.quic.control import Goaway
+    from pgtrunk.quic.driver import ConnectionDriver
     from pgtrunk.quic.early import HandshakeCounters
     from pgtrunk.quic.elders import Elders
     from pgtrunk.quic.identity import Identity
@@ -122,7 +120,7 @@ class Listener:
             later=lambda: self.loop.call_soon(self._demux.reception.next_turn),
         )
         self._demux = Demultiplexer(self._admission, door.tokens, world)
-        self._accepted: set[_Accepted] = set()
+        self._accepted: set[Accepted] = set()
         self._failures = RateLimit(FAILURES_LOGGED_PER_SECOND)
         self._renewals = TicketRenewals(self.loop, lambda: self.drivers, lambda: self.door.policy)
         self._closing: asyncio.TimerHandle | None = None
@@ -310,9 +308,9 @@ class Listener:
             original_destination_connection_id=opening.original_id,
             retry_source_connection_id=opening.retry_id,
         )
-        quic._logger = _Hushed(quic._logger.logger, quic._logger.extra)
+        quic._logger = Hushed(quic._logger.logger, quic._logger.extra)
         quic.proves_sizes = self._forbids_fragments
-        accepted = _Accepted(self, quic, opening.half_open, path)
+        accepted = Accepted(self, quic, opening.half_open, path)
         quic.on_moved = accepted.moved
         self._accepted.add(accepted)
         for connection_id in quic.host_cids:
@@ -320,7 +318,7 @@ class Listener:
         return accepted
 
     def _fault(self, connection: Routed, exc: Exception) -> None:
-        assert isinstance(connection, _Accepted)
+        assert isinstance(connection, Accepted)
         self.loop.call_exception_handler(
             {"message": f"gave up {connection.driver!r}, which failed on a datagram", "exception": exc}
         )
@@ -338,106 +336,17 @@ class Listener:
         if self._failures.allows(self.loop.time()):
             logger.info("no connection with %s: %s", show(driver.peername), error)
 
-    def gone(self, accepted: _Accepted) -> None:
+    def gone(self, accepted: Accepted) -> None:
         """A connection has ended for good."""
         self._accepted.discard(accepted)
         self._demux.forget(accepted)
         if self._closing is not None and not self._accepted:
             self._finish()
 
-    def issued(self, connection_id: bytes, accepted: _Accepted) -> None:
+    def issued(self, connection_id: bytes, accepted: Accepted) -> None:
         """A connection may be called by one more id."""
         self._demux.add(connection_id, accepted)
 
     def retired(self, connection_id: bytes) -> None:
         """The client has given an id back."""
         self._demux.remove(connection_id)
-
-
-class _Hushed(QuicConnectionAdapter):
-    """aioquic warns of each mistake that a peer makes, and with that any stranger could fill a log."""
-
-    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        super().log(logging.DEBUG, msg, *args, **kwargs)
-
-
-class _Accepted:
-    """One connection of a listener, from its first packet on."""
-
-    def __init__(self, listener: Listener, quic: Connection, half_open: HalfOpen, path: Path) -> None:
-        self._listener = listener
-        self._half_open: HalfOpen | None = half_open
-        self._quic = quic
-        self.driver = ConnectionDriver(
-            quic,
-            loop=listener.loop,
-            send=self._send,
-            accept=self._accept,
-            on_ready=self._ready,
-            on_closed=self._closed,
-            on_cid_issued=lambda connection_id: listener.issued(connection_id, self),
-            on_cid_retired=listener.retired,
-            extra={"sockname": path.sockname, "peercert": None},
-        )
-        self.receive: Callable[[bytes, Path], object] = self._receive_first
-
-    def _accept(self, transport: StreamTransport) -> asyncio.BaseProtocol:
-        if not self.driver.is_ready:
-            # Early data, of a client that a ticket vouches for.
-            self.driver.extra["peercert"] = self._context.peer_certificate
-        return self._listener.door.accept(transport)
-
-    @property
-    def _context(self) -> ServerContext:
-        context = self._quic.tls
-        assert isinstance(context, ServerContext)
-        return context
-
-    def _receive_first(self, data: bytes, path: Path) -> None:
-        self.receive = self.driver.receive
-        self.driver.receive(data, path)
-        if self._quic._state is QuicConnectionState.FIRSTFLIGHT:
-            # It looked like an Initial packet, but was none: there is nothing to wait for.
-            self.driver.abandon(None)
-
-    def moved(self) -> None:
-        """The client is at another address, and has shown that it receives there."""
-        peer = self.driver.peername
-        assert isinstance(peer, Path)
-        self.driver.extra["sockname"] = peer.sockname
-        self._quic.use_path(self._listener.paths.to(peer[0]), self._listener.loop.time())
-
-    def _send(self, data: bytes, path: Path) -> None:
-        # aioquic keeps to the anti-amplification limit with all but its last word, a close (RFC 9000 section 8.1).
-        paths = self._quic._network_paths
-        if not (paths and paths[0].is_validated) and self._is_over_limit(path):
-            return
-        if not path.endpoint.send(data, path):
-            self._quic.datagram_refused(len(data))
-
-    def _is_over_limit(self, path: Path) -> bool:
-        for known in self._quic._network_paths:
-            if known.addr == path:
-                return not known.is_validated and known.bytes_sent > 3 * known.bytes_received
-        return True
-
-    def _ready(self, driver: ConnectionDriver) -> None:
-        self._settle()
-        driver.extra["peercert"] = self._context.peer_certificate
-        if self._listener.farewell is not None:
-            driver.control.send(self._listener.farewell())
-        # Only now: it has shown that it receives where it sends from.
-        peer = self._quic.proved_address
-        if peer is not None:
-            self._quic.use_path(self._listener.paths.to(peer[0]), self._listener.loop.time())
-
-    def _closed(self, driver: ConnectionDriver, error: TrunkError | None) -> None:
-        if self._half_open is not None and error is not None:
-            self._listener.failed(driver, error)
-        self._settle()
-        self._listener.gone(self)
-
-    def _settle(self) -> None:
-        if self._half_open is not None:
-            self._listener.settled(self._half_open)
-            self._half_open = None
