@@ -159,9 +159,7 @@ async def test_asyncpg(connect: Connect, table: str, migrate: Callable[[], None]
     assert await session.fetchrow(text) == (1, "x", "x")
 
 
-@pytest.mark.parametrize(
-    "conninfo", [front for front in LIBPQ if front != "direct"], indirect=True
-)
+@pytest.mark.parametrize("conninfo", [front for front in LIBPQ if front != "direct"], indirect=True)
 async def test_psycopg(libpq: psycopg.AsyncConnection[Any], table: str, migrate: Callable[[], None]) -> None:
     text = f"SELECT * FROM {table}".encode()
     for more in ((), ("x",), ("x", "x")):

@@ -374,9 +374,7 @@ async def test_asyncpg_prepared(connect: Connect, table: str, migrate: Callable[
     assert await (await session.prepare(f"SELECT n FROM {table}")).fetchval() == 1.0
 
 
-@pytest.mark.parametrize(
-    "conninfo", [front for front in LIBPQ if front != "direct"], indirect=True
-)
+@pytest.mark.parametrize("conninfo", [front for front in LIBPQ if front != "direct"], indirect=True)
 async def test_psycopg(
     libpq: psycopg.AsyncConnection[Any], conninfo: dict[str, Any], table: str, migrate: Callable[[str], None]
 ) -> None:
