@@ -119,6 +119,19 @@ async def test_idle_backends_give_way_to_who_waits_elsewhere(server: Server, fle
     assert server.begun == 4
 
 
+async def test_who_comes_while_less_is_about_to_be_told_is_not_forgotten(server: Server, fleet: Budgets) -> None:
+    one, other, _ = [branch.pool(server, size=1) for branch in fleet.branches]
+    mine = asker(one)
+    await served(server, mine)
+    gone = asker(other)
+    other.leave(gone)
+    other.maintain()
+    late = asker(other)
+    await asyncio.sleep(0.2)
+    mine.give_back()
+    await served(server, late)
+
+
 async def test_a_place_is_free_when_postgres_has_ended_the_connection(server: Server, fleet: Budgets) -> None:
     one, other, _ = [branch.pool(server, size=1) for branch in fleet.branches]
     mine = asker(one)

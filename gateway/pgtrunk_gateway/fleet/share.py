@@ -111,7 +111,8 @@ class Share:
 
     def look(self) -> None:
         """Tells what has changed. Time makes a wait pressing, and who waits may have left without a word."""
-        if self._wanted.count and self.pool is not None:
+        # Who has come since the pool wanted nothing any more, and before that was told, has not been said to anybody.
+        if (self._wanted.count or self.waits) and self.pool is not None:
             self.pool.maintain()
         level = self._level()
         # The age of a wait matters to those who are asked to give way to it.
