@@ -8,7 +8,7 @@ ARGS ?=
 # Side by side, since tests mostly wait; one more than CI's machine has cores. A part is run by one process, whose output
 # is the plainer; `make test ARGS='-n 3 tests/e2e'` is not.
 WORKERS ?= 3
-PARALLEL := $(if $(ARGS),,-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
+PARALLEL := $(if $(ARGS),,-n $(WORKERS) --max-worker-restart 3 --dist loadfile --no-loadscope-reorder)
 SUITE ?=
 
 .PHONY: help run test test-long wan check format bench conformance conformance-asyncpg deaths venv clean

@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(TimeLimit())
+    config.pluginmanager.register(TimeLimit(config))
     if os.environ.get("CI") == "true":
         config.pluginmanager.register(SkipsFail())
     workerinput = getattr(config, "workerinput", None)

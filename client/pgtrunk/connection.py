@@ -72,7 +72,9 @@ class Connection(Protocol):
 
     def close(self) -> None: ...
 
-    async def wait_closed(self) -> None: ...
+    async def wait_closed(self) -> None:
+        """Waits until nothing of it is left. Cancelled, it ends what is left at once."""
+        ...
 
 
 Connector: TypeAlias = Callable[["Address | None"], Coroutine[Any, Any, Connection]]

@@ -33,6 +33,9 @@ SPREAD = 0.5
 """Seconds within which the clients of a gateway that sends them away come to the next one, at random; less where there
 is little time to leave."""
 
+STOP_TIMEOUT = 1.0
+"""Seconds that what is stopped has to be gone, which takes a turn of the event loop or two."""
+
 SUSPECT_SPREAD = 1.0
 """Seconds within which clients whose connection does not answer open another one, at random, where nobody waits for it.
 More than above: a gateway that was too busy to answer has all of them at once."""
@@ -173,7 +176,8 @@ class Lines:
         connection.on_leave = partial(self._leave, link)
         connection.on_suspect = partial(self._suspect, link)
         if not connection.is_alive:
-            # It ended before anybody listened.
+            # It ended before anybody listened. One that was early may have a socket yet.
+            self._await_end(connection)
             self._failed(link, SessionLost(f"the connection to {self.gateway} was lost at once"))
             return
         self.open[link] = connection
@@ -310,12 +314,14 @@ class Lines:
     async def wait_closed(self, timeout: float) -> None:
         """Waits until nothing of it is left; what takes longer is stopped."""
         deadline = self._loop.time() + timeout
-        # An attempt that succeeds in spite of its cancellation adds a farewell, so these come second.
-        for pending in (set(self.dials.values()), self.farewells):
-            if pending:
-                _, late = await asyncio.wait(pending, timeout=deadline - self._loop.time())
+        # An attempt that succeeds in spite of its cancellation adds a farewell.
+        while pending := {*self.dials.values(), *self.farewells}:
+            _, late = await asyncio.wait(pending, timeout=max(0.0, deadline - self._loop.time()))
+            if late and self._loop.time() >= deadline:
                 for task in late:
                     task.cancel()
+                await asyncio.wait(late, timeout=STOP_TIMEOUT)
+                return
 
     def _say_farewell(self, connection: Connection) -> None:
         connection.on_credit = connection.on_lost = connection.on_leave = connection.on_suspect = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -384,6 +385,17 @@ async def test_a_lost_stream_is_not_told_inside_a_message(line: Line) -> None:
     line.stream.lose(SessionLost("nothing was heard for 10 s"))
     await turns()
     assert line.driver.take() == LOGIN + row[:200]
+    assert line.driver.aborted
+
+
+async def test_a_driver_whose_socket_was_reset_is_not_said_goodbye(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_eof() -> None:
+        raise OSError(errno.ENOTCONN, "not connected")
+
+    await line.begin()
+    line.stream.hear(LOGIN)
+    monkeypatch.setattr(line.driver, "write_eof", write_eof)
+    line.session.dismiss("57P01", "closing")
     assert line.driver.aborted
 
 

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from helpers.fake_gateway import FakeGateway, Sink
+from helpers.fake_gateway import FakeConnection, FakeGateway, Sink
 from helpers.trunks import assert_nothing_lost, fake_trunk, limit, open_session, turns, until_idle
 from pgtrunk.backoff import Backoff
 from pgtrunk.errors import (
@@ -271,6 +271,30 @@ async def test_a_connection_lost_before_anybody_listened_counts_as_failed() -> N
             await open_session(trunk)
 
 
+async def test_what_is_left_of_one_lost_before_anybody_listened_is_waited_for() -> None:
+    gateway = FakeGateway()
+    gateway.lingers = True
+    dead: list[FakeConnection] = []
+    async with fake_trunk(gateway) as (trunk, _):
+        connect = gateway.connect
+
+        async def dead_on_arrival(_: object) -> object:
+            connection = await connect()
+            connection.lose()
+            dead.append(connection)
+            return connection
+
+        trunk.lines.connect = dead_on_arrival  # type: ignore[assignment]
+        with pytest.raises(GatewayUnreachable):
+            await open_session(trunk)
+        closing = asyncio.create_task(trunk.close())
+        await turns()
+        assert not closing.done()
+        for connection in dead:
+            connection.closed.set()
+        await closing
+
+
 # The end.
 
 
@@ -299,6 +323,7 @@ async def test_closing_waits_a_bounded_time_and_leaves_no_task(monkeypatch: pyte
     async with fake_trunk(gateway) as (trunk, _):
         await open_session(trunk)
         await trunk.close()
+        assert [connection.was_stopped for connection in gateway.connections] == [True]
 
 
 async def test_closing_does_not_wait_for_an_attempt_that_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,6 @@ async def test_the_moment_ends_for_sessions_that_cannot_move(start: Start, monke
         await until(lambda: session.is_closed() and over_tcp.is_closed())
 
 
-@pytest.mark.long  # leaves a socket's transport open at times: not understood
 async def test_a_handshake_that_ends_later_hears_of_it_too(start: Start) -> None:
     async with pair(start) as it, it.trunk() as trunk:
         it.old.gateway.moving.ask(0)
@@ -163,7 +162,6 @@ async def test_a_handshake_that_ends_later_hears_of_it_too(start: Start) -> None
         await session.close()
 
 
-@pytest.mark.long  # fails on asyncio's own loop (ENOTCONN), and uvloop's close hangs behind it at times: not understood
 async def test_behind_a_sidecar_sessions_stay_and_new_ones_go_to_the_next_gateway(start: Start) -> None:
     def ask(session: psycopg.Connection[Any]) -> int:
         row = session.execute("SELECT pg_backend_pid()").fetchone()

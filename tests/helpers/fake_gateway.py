@@ -113,6 +113,7 @@ class FakeConnection:
         self.allowed = gateway.max_streams
         self.streams: list[PipeEnd] = []
         self.closed = asyncio.Event()
+        self.was_stopped = False
 
     @property
     def open_streams(self) -> int:
@@ -173,7 +174,11 @@ class FakeConnection:
         self._end(SessionLost("the connection was closed"))
 
     async def wait_closed(self) -> None:
-        await self.closed.wait()
+        try:
+            await self.closed.wait()
+        except asyncio.CancelledError:
+            self.was_stopped = True
+            raise
 
     def _end(self, error: SessionLost) -> None:
         self.is_alive = False

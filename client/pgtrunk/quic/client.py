@@ -238,8 +238,13 @@ class ClientConnection:
         self._driver.close()
 
     async def wait_closed(self) -> None:
-        """Wait until the socket is closed: some round trips after ``close``, in which late packets are answered."""
-        await asyncio.shield(self._closed)
+        """Wait until the socket is closed: some round trips after ``close``, in which late packets are answered.
+        Cancelled, it closes the socket at once."""
+        try:
+            await asyncio.shield(self._closed)
+        except asyncio.CancelledError:
+            self.discard()
+            raise
 
     def figures(self) -> Figures:
         """What it is doing now."""

@@ -13,6 +13,7 @@ import logging
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from pgtrunk.errors import PgtrunkError, ProtocolViolation, SessionLost
+from pgtrunk.half_close import half_close
 from pgtrunk.sidecar.first_words import FirstWords
 from pgtrunk.sidecar.messages import Answers, Greeting
 from pgtrunk.sidecar.owed import Owed
@@ -316,7 +317,9 @@ class Session(asyncio.Protocol):
         if self._has_finished:
             self._driver.close()
             return
-        self._driver.write_eof()
+        half_close(self._driver)
+        if self._driver.is_closing():
+            return
         self._driver.resume_reading()
         self._linger(self._driver.get_write_buffer_size())
 

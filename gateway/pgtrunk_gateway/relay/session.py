@@ -14,6 +14,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from pgtrunk.errors import ProtocolViolation
+from pgtrunk.half_close import half_close
 from pgtrunk.wire.frontend import SYNC, TERMINATE
 from pgtrunk_gateway.errors import GatewayError, MessageTooLarge, NotSupported, ProtocolError
 from pgtrunk_gateway.relay.begun import Begun
@@ -321,7 +322,7 @@ class Session(Begun):
             return
         if self.transport.can_write_eof():
             # What follows the message is still read: a socket closed over unread data takes the last words along.
-            self.transport.write_eof()
+            half_close(self.transport)
         else:
             self.transport.close()
 
