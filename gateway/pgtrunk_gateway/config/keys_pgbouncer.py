@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .key import Key
 from .kinds import boolean, choice, integer, mode, path, seconds, size, text, words
-from .settings import DEFAULT_AUTH_QUERY
+from .main_section import DEFAULT_AUTH_QUERY
 
 __all__ = ["KEYS"]
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pgtrunk_gateway.config.entries import CONSOLE_NAMES
-from pgtrunk_gateway.config.settings import DEFAULT_AUTH_QUERY
+from pgtrunk_gateway.config.main_section import DEFAULT_AUTH_QUERY
 from pgtrunk_gateway.errors import BackendRefused, BackendUnavailable, GatewayError, LookupFailed
 from pgtrunk_gateway.pool.asking import Line, Times
 
