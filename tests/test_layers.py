@@ -21,7 +21,7 @@ IO: Final = {"asyncio", "aioquic", "socket", "ssl", "time", "uvloop", "threading
 
 # Lowest first: each may import what is in the lines above its own, and itself, but nobody beside it.
 CLIENT: Final = (
-    ("pgtrunk.errors", "pgtrunk.histogram", "pgtrunk.metric"),
+    ("pgtrunk.errors", "pgtrunk.half_close", "pgtrunk.histogram", "pgtrunk.metric"),
     ("pgtrunk.wire",),
     ("pgtrunk.quic",),
     ("pgtrunk.stages", "pgtrunk.retries", "pgtrunk.witness", "pgtrunk.login_memory"),
