@@ -485,14 +485,14 @@ async def test_max_client_conn_is_exact_at_the_border_from_all_workers(fleet: Bu
                 branch.turnstile.left()
             branch.turnstile.empty()
         await fleet.said()
-        assert fleet.teller.credits.total == 0
+        assert fleet.teller.admittance.credits.total == 0
 
 
 async def test_many_at_once_in_all_workers(fleet: Budgets) -> None:
     counts = await asyncio.gather(*(entered(branch, 20, 30) for branch in fleet.branches))
     assert sum(counts) == 20
     await fleet.said()
-    assert fleet.teller.credits.total == 20
+    assert fleet.teller.admittance.credits.total == 20
     assert not any(branch.turnstile.store for branch in fleet.branches)
 
 
@@ -532,7 +532,7 @@ async def test_limits_of_databases_and_users_are_for_all_workers(fleet: Budgets)
     await fleet.said()
     assert await third.settle([(shop, 3), (app, 2)]) is None
     await fleet.kill(fleet.branches[0])
-    assert fleet.teller.population.counts == {shop: 1, app: 1}
+    assert fleet.teller.admittance.population.counts == {shop: 1, app: 1}
 
 
 async def test_a_login_that_is_cancelled_while_it_asks_counts_no_more(fleet: Budgets) -> None:
@@ -541,12 +541,12 @@ async def test_a_login_that_is_cancelled_while_it_asks_counts_no_more(fleet: Bud
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    await until(lambda: not fleet.teller.population.counts)
+    await until(lambda: not fleet.teller.admittance.population.counts)
     assert await one.settle([(("user", "app"), 1)]) is None
 
 
 async def test_a_worker_that_does_not_answer_is_not_waited_for(fleet: Budgets, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgtrunk_gateway.fleet.teller._COLLECT", 0.1)
+    monkeypatch.setattr("pgtrunk_gateway.fleet.admittance._COLLECT", 0.1)
     one, other, _ = fleet.branches
     one.theirs.on("spare", lambda _: asyncio.sleep(60))
     assert await entered(one, 2) == 1

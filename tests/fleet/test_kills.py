@@ -110,7 +110,7 @@ async def accounts_are_exact(fleet: LocalFleet, kills: int) -> None:
     for index in range(WORKERS):
         await settled(fleet, index)
     assert fleet.spread() == [0] * WORKERS
-    await until(lambda: not supervisor.teller.population.counts)
+    await until(lambda: not supervisor.teller.admittance.population.counts)
     # Orphans are buried by now, or soon.
     held = [(await fleet.counters(index))["backends"] for index in range(WORKERS)]
     await until(lambda: bank.accounts[account].total == sum(held) if sum(held) else account not in bank.accounts)
@@ -119,7 +119,7 @@ async def accounts_are_exact(fleet: LocalFleet, kills: int) -> None:
     await until(lambda: len(fleet.site.admin.backends()) == sum(held))
     assert not fleet.site.admin.running("SELECT")
     # Places for clients: what workers have in store, and no more.
-    assert supervisor.teller.credits.total <= 100
+    assert supervisor.teller.admittance.credits.total <= 100
 
 
 async def settled(fleet: LocalFleet, index: int) -> None:

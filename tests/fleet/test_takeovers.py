@@ -216,7 +216,7 @@ async def test_places_are_those_of_both_together(start_fleet: StartFleet) -> Non
         counters = [await new.workers[index].ask("counters", timeout=20) for index in range(2)]
         mine: int = sum(each["backends"] for each in counters)
         await until(lambda: held.total == mine)
-        await until(lambda: not new.teller.population.counts)
+        await until(lambda: not new.teller.admittance.population.counts)
 
 
 # -- deaths ------------------------------------------------------------------------------------------------------------

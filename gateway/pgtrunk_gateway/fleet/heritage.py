@@ -22,8 +22,9 @@ from pgtrunk_gateway.fleet.teller import settle
 if TYPE_CHECKING:
     from pgtrunk_gateway.config.load import Loaded
     from pgtrunk_gateway.fleet.bus import Answer
+    from pgtrunk_gateway.fleet.customer import Customer
     from pgtrunk_gateway.fleet.frames import Body
-    from pgtrunk_gateway.fleet.teller import Customer, Teller
+    from pgtrunk_gateway.fleet.teller import Teller
     from pgtrunk_gateway.stopping import Patience
 
 __all__ = ["Heritage"]

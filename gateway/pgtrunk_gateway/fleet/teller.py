@@ -8,73 +8,32 @@ goes to the workers. Their counterpart is in :mod:`~pgtrunk_gateway.fleet.purse`
     clients (asked), credits, refund, spare (asked)         places under max_client_conn that workers have in store
     enlist (asked), strike                                 places for clients under the limits of databases and users
 
-A worker that dies leaves connections on which Postgres may still be at something, and would not notice before it has
-something to say. So a sibling cancels what runs there, and only then the places are free.
+What becomes of the last three lines is in :mod:`~pgtrunk_gateway.fleet.burials` and
+:mod:`~pgtrunk_gateway.fleet.admittance`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
+from typing import TYPE_CHECKING, assert_never
 
-from pgtrunk_gateway.errors import GatewayError, WorkerLost
+from pgtrunk_gateway.errors import WorkerLost
 from pgtrunk_gateway.fleet.account import Level, Limit, Name
+from pgtrunk_gateway.fleet.admittance import Admittance
 from pgtrunk_gateway.fleet.bank import Bank, Decision, Grant, Keep, Recall, Release
-from pgtrunk_gateway.fleet.credits import Credits, Population
+from pgtrunk_gateway.fleet.burials import Burials
+from pgtrunk_gateway.fleet.customer import Customer
 from pgtrunk_gateway.fleet.estate import inherit, leave
-from pgtrunk_gateway.pool.parting import EXIT
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.fleet.bus import Answer, Bus
+    from pgtrunk_gateway.fleet.customer import Colleague, Heir
     from pgtrunk_gateway.fleet.frames import Body
 
-__all__ = ["Colleague", "Customer", "Heir", "Teller", "settle"]
-
-log = logging.getLogger(__name__)
-
-_LONGEST: Final = 60.0
-"""Seconds for the orphans of a dead worker where cancel_wait_timeout is switched off."""
-_COLLECT: Final = 2.0
-"""Seconds in which a worker says what places for clients it has in store. One that does not has none."""
-
-
-class Colleague(Protocol):
-    """What reaches a worker: its bus, or the supervisor of the fleet that it is of."""
-
-    @property
-    def is_open(self) -> bool: ...
-
-    def tell(self, kind: str, body: Body | None = None) -> None: ...
-
-    async def ask(self, kind: str, body: Body | None = None, *, timeout: float) -> Body: ...
-
-
-@dataclass(eq=False, slots=True)
-class Customer:
-    """A worker, from its start to its end. Another with the same index is another one."""
-
-    number: int
-    index: int
-    """Less than 0: of a fleet that is leaving."""
-    bus: Colleague
-    opened: dict[int, Body] = field(default_factory=dict)
-    """What cancels its connections to Postgres, by the backends' ids."""
-
-
-class Heir(Protocol):
-    """The next supervisor, which decides for the workers of this one."""
-
-    def say(self, number: int, kind: str, body: Body) -> Answer | Awaitable[Answer]:
-        """What a worker says."""
-        ...
-
-    def died(self, number: int) -> None:
-        """It has gone."""
+__all__ = ["Teller", "settle"]
 
 
 class Teller:
@@ -83,11 +42,10 @@ class Teller:
 
     def __init__(self, patience: Callable[[], float]) -> None:
         self.bank = Bank()
-        self.credits = Credits()
-        self.population = Population()
-        self._patience = patience
         self._customers: dict[int, Customer] = {}
         """Those that are there, by their numbers."""
+        self.admittance = Admittance(self._customers, lambda: self.heir)
+        self._burials = Burials(self._customers, patience, lambda number: self._act(self.bank.bury(number)))
         self._last = 0
         self.heir: Heir | None = None
         """The next supervisor, once it is the one that decides."""
@@ -98,15 +56,13 @@ class Teller:
             "closing": self._closing,
             "limits": self._limits,
             "opened": self._opened,
-            "enlist": self._enlist,
-            "strike": self._strike,
-            "refund": self._refund,
-            "clients": self._clients,
+            "enlist": self.admittance.enlist,
+            "strike": self.admittance.strike,
+            "refund": self.admittance.refund,
+            "clients": self.admittance.clients,
         }
         self.has_adopted = False
         """Whether it decides for others than its own."""
-        self._collection: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
@@ -129,18 +85,14 @@ class Teller:
 
     async def close(self) -> None:
         """Nothing is left of it."""
-        tasks = [*self._tasks] + ([self._collection] if self._collection is not None else [])
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._burials.stop(), *self.admittance.stop(), return_exceptions=True)
 
     def died(self, customer: Customer) -> None:
         """A worker has gone, here or in a fleet that is leaving."""
         self._customers.pop(customer.number, None)
-        self.credits.died(customer.number)
-        self.population.died(customer.number)
+        self.admittance.died(customer.number)
         self._act(self.bank.died(customer.number))
-        self._begin(self._bury(customer), f"orphans of worker {customer.index}")
+        self._burials.begin(customer)
 
     def _hear(self, customer: Customer, kind: str, body: Body) -> Answer | Awaitable[Answer]:
         # What was said before an online restart comes first, wherever it is decided.
@@ -176,8 +128,7 @@ class Teller:
                 {
                     "number": customer.number,
                     "opened": list(customer.opened.values()),
-                    "credits": self.credits.held.get(customer.number, 0),
-                    "clients": list(self.population.of(customer.number).items()),
+                    **self.admittance.leave(customer.number),
                 }
                 for customer in self._customers.values()
             ],
@@ -195,18 +146,14 @@ class Teller:
             customer.opened = {opened["id"]: opened for opened in each["opened"]}
             adopted[each["number"]] = self._customers[self._last] = customer
             numbers[each["number"]] = self._last
-            if each["credits"]:
-                self.credits.held[self._last] = each["credits"]
-            for name, count in each["clients"]:
-                self.population.admit(self._last, tuple(name), count)
+            self.admittance.adopt(self._last, each)
         gone = [worker for worker in estate["bank"]["gone"] if worker not in numbers]
         for worker in gone:
             self._last += 1
             numbers[worker] = self._last
         self._act(inherit(self.bank, estate["bank"], numbers))
         for worker in gone:
-            # Who looked after what it has left does so still, for as long as that may take here.
-            self._begin(self._bury_late(numbers[worker]), f"orphans of worker {-numbers[worker]}")
+            self._burials.begin_late(numbers[worker])
         return adopted
 
     def hear(self, customer: Customer, kind: str, body: Body) -> Answer | Awaitable[Answer]:
@@ -225,15 +172,6 @@ class Teller:
         if customer is None:
             raise WorkerLost("that worker has gone")
         return await customer.bus.ask(kind, body, timeout=timeout)
-
-    async def _bury_late(self, number: int) -> None:
-        await asyncio.sleep((self._patience() or _LONGEST) + EXIT)
-        self._act(self.bank.bury(number))
-
-    def _begin(self, run: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.get_running_loop().create_task(run, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # -- connections to Postgres ---------------------------------------------------------------------------------------
 
@@ -276,85 +214,6 @@ class Teller:
                     customer.bus.tell("keep", {"name": name, "count": count})
                 case _:
                     assert_never(decision)
-
-    async def _bury(self, customer: Customer) -> None:
-        patience = self._patience() or _LONGEST
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        if customer.opened:
-            try:
-                await self._cancel(list(customer.opened.values()), patience)
-            except GatewayError as error:
-                log.warning("worker %d: what it left in Postgres is not cancelled: %s", customer.index, error)
-                # Somebody may still look after it: its own time goes on.
-                await asyncio.sleep(max(0.0, began + patience - loop.time()))
-        await asyncio.sleep(EXIT)
-        self._act(self.bank.bury(customer.number))
-
-    async def _cancel(self, opened: list[Body], patience: float) -> None:
-        """Has a sibling cancel what may run there. Raises a :class:`GatewayError` where none can."""
-        error: GatewayError | None = None
-        for sibling in list(self._customers.values()):
-            if not sibling.bus.is_open:
-                continue
-            try:
-                await sibling.bus.ask("orphans", {"opened": opened, "timeout": patience}, timeout=patience + _COLLECT)
-            except GatewayError as failure:
-                error = failure
-            else:
-                return
-        raise error or GatewayError("no other worker is there")
-
-    # -- clients -------------------------------------------------------------------------------------------------------
-
-    async def _clients(self, customer: Customer, body: Body) -> Body:
-        """Some places more; that the fleet is full is said only where all places are taken by clients."""
-        wanted, limit = body["wanted"], body["limit"]
-        count = self._draw(customer, limit, wanted)
-        if not count and wanted:
-            await self._collect()
-            if self.heir is not None:
-                answer = self.heir.say(customer.number, "clients", body)
-                return (await answer if inspect.isawaitable(answer) else answer) or {}
-            count = self._draw(customer, limit, wanted)
-        if count:
-            # Not in the answer, which nobody may wait for any more.
-            customer.bus.tell("credits", {"count": count})
-        return {"full": not count}
-
-    def _draw(self, customer: Customer, limit: int, wanted: int) -> int:
-        if customer.number not in self._customers:
-            return 0
-        return self.credits.draw(customer.number, limit, wanted)
-
-    async def _collect(self) -> None:
-        """Has all give back what they have in store. Who comes while that is done may come too late for it."""
-        if self._collection is not None and not self._collection.done():
-            await asyncio.shield(self._collection)
-        # One that is done, and nobody has been told yet, is as late as one that was under way.
-        if self._collection is None or self._collection.done():
-            self._collection = asyncio.get_running_loop().create_task(self._ask_stores(), name="collect")
-            self._collection.add_done_callback(self._collected)
-        await asyncio.shield(self._collection)
-
-    def _collected(self, task: asyncio.Task[None]) -> None:
-        if self._collection is task:
-            self._collection = None
-
-    async def _ask_stores(self) -> None:
-        stores = [customer.bus.ask("spare", timeout=_COLLECT) for customer in self._customers.values()]
-        await asyncio.gather(*stores, return_exceptions=True)
-
-    def _refund(self, customer: Customer, body: Body) -> None:
-        self.credits.give_back(customer.number, body["count"])
-
-    def _enlist(self, customer: Customer, body: Body) -> Body:
-        limits = [(tuple(name), limit) for name, limit in body["limits"]]
-        reached = self.population.enter(customer.number, limits)
-        return {"reached": None if reached is None else [name for name, _ in limits].index(reached)}
-
-    def _strike(self, customer: Customer, body: Body) -> None:
-        self.population.leave(customer.number, _names(body["names"]))
 
 
 def _names(names: Iterable[Iterable[str]]) -> list[Name]:
