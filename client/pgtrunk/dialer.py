@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pgtrunk.connection import Connection
     from pgtrunk.lines import Lines
-    from pgtrunk.quic.client import ClientConfig
+    from pgtrunk.quic.client_config import ClientConfig
     from pgtrunk.quic.racing import Attempt, Entrant, Outcome
     from pgtrunk.quic.sockets import AddressInfo
     from pgtrunk.search import Resolver

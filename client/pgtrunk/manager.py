@@ -153,7 +153,7 @@ class StreamManager:
         self._early_data = early_data
         self._verified = not dangerously_skip_certificate_verification
         # Imported here, not above: `import pgtrunk` alone stays quick.
-        from pgtrunk.quic.client import ClientConfig
+        from pgtrunk.quic.client_config import ClientConfig
         from pgtrunk.quic.config import QuicLimits
 
         self._config = ClientConfig(

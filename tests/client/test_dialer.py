@@ -22,7 +22,7 @@ from pgtrunk.dialer import Dialer
 from pgtrunk.errors import CertificateError, GatewayUnreachable
 from pgtrunk.gateways import Move
 from pgtrunk.quic import racing
-from pgtrunk.quic.client import ClientConfig
+from pgtrunk.quic.client_config import ClientConfig
 from pgtrunk.quic.control import Goaway
 from pgtrunk.quic.ticket_store import MemoryTickets
 

@@ -12,7 +12,7 @@ from helpers.datagrams import relay
 from helpers.raw_session import RawSession
 from helpers.site import DATABASE, PASSWORD, USER
 from helpers.waiting import until
-from pgtrunk.quic.client import ClientConfig
+from pgtrunk.quic.client_config import ClientConfig
 from pgtrunk.quic.connecting import connect
 from pgtrunk_gateway.stats.stages import STAGES
 

@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from helpers.quic_pair import Echo, identities, present
-from pgtrunk.quic.client import ClientConfig
+from pgtrunk.quic.client_config import ClientConfig
 from pgtrunk.quic.config import ByteBudget, QuicLimits, quic_configuration
 from pgtrunk.quic.connection import Connection
 from pgtrunk.quic.driver import ConnectionDriver

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from helpers.quic_pair import Echo, identities
-from pgtrunk.quic.client import ClientConfig
+from pgtrunk.quic.client_config import ClientConfig
 from pgtrunk.wire.startup import SSLRequest
 from pgtrunk_gateway.tls import TlsTransport
 

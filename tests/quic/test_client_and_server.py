@@ -12,12 +12,14 @@ import uvloop
 from helpers.certificates import SERVER_AUTH, Identity, authority
 from helpers.listening import CA, EchoServer, echo_server, server_config
 from pgtrunk.errors import CertificateError, GatewayUnreachable
-from pgtrunk.quic.client import ClientConfig, ClientConnection
+from pgtrunk.quic.client_config import ClientConfig
 from pgtrunk.quic.connecting import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from pathlib import Path
+
+    from pgtrunk.quic.client import ClientConnection
 
 
 PATIENCE = 30.0

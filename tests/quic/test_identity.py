@@ -11,7 +11,7 @@ import pytest
 from helpers.certificates import SERVER_AUTH, authority
 from helpers.listening import CA, EchoServer, echo_server, server_config
 from pgtrunk.errors import CertificateError, CertificateFileError
-from pgtrunk.quic.client import ClientConfig, ClientConnection
+from pgtrunk.quic.client_config import ClientConfig
 from pgtrunk.quic.connecting import connect
 from pgtrunk.quic.identity import Identity
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from helpers import certificates
+    from pgtrunk.quic.client import ClientConnection
 
 NEXT = authority("the next")
 PATIENCE = 30.0

@@ -16,7 +16,7 @@ from helpers.listening_fleet import EchoFleet, echo_fleet
 from helpers.stock_client import configuration, stock_client
 from helpers.waiting import until
 from pgtrunk.errors import SessionLost
-from pgtrunk.quic.client import ClientConfig, ClientConnection
+from pgtrunk.quic.client_config import ClientConfig
 from pgtrunk.quic.config import QuicLimits
 from pgtrunk.quic.connecting import connect
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from pgtrunk.quic.client import ClientConnection
     from pgtrunk.quic.server import ServerConfig
 
 KNOWS = 3.0

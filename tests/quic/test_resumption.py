@@ -17,7 +17,7 @@ from helpers.replaying import first_flight, recording_relay, replay
 from helpers.tls_pair import Clock
 from helpers.waiting import until
 from pgtrunk.errors import CertificateError, GatewayUnreachable, SessionLost
-from pgtrunk.quic.client import ClientConfig, ClientConnection
+from pgtrunk.quic.client_config import ClientConfig
 from pgtrunk.quic.connecting import connect
 from pgtrunk.quic.identity import Identity
 from pgtrunk.quic.resumption import gateway_name
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from pgtrunk.quic.client import ClientConnection
     from pgtrunk.quic.server import ServerConfig
 
 

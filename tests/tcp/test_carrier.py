@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from pgtrunk.quic.client import ClientConfig
+    from pgtrunk.quic.client_config import ClientConfig
 
 
 @pytest.fixture(autouse=True)

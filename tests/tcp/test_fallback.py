@@ -21,7 +21,8 @@ from pgtrunk.address import Address
 from pgtrunk.backoff import Backoff
 from pgtrunk.dialer import Dialer
 from pgtrunk.errors import CertificateError, GatewayUnreachable, UdpBlocked
-from pgtrunk.quic.client import ClientConfig, ClientConnection
+from pgtrunk.quic.client import ClientConnection
+from pgtrunk.quic.client_config import ClientConfig
 from pgtrunk.tcp.blockage import Blockage
 from pgtrunk.tcp.cap import Cap
 from pgtrunk.tcp.carrier import TcpCarrier

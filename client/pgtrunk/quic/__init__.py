@@ -6,7 +6,8 @@ from .private_names import check as _check
 
 _check()
 
-from .client import ClientConfig, ClientConnection  # noqa: E402 - the check comes first, or it would come too late
+from .client import ClientConnection  # noqa: E402 - the check comes first, or it would come too late
+from .client_config import ClientConfig  # noqa: E402
 from .config import ByteBudget, QuicLimits  # noqa: E402
 from .connecting import connect  # noqa: E402
 from .driver import ConnectionDriver  # noqa: E402

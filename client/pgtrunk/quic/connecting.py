@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pgtrunk.errors import TrunkError
 
-    from .client import ClientConfig
+    from .client_config import ClientConfig
     from .sockets import AddressInfo
 
 __all__ = ["Opener", "connect", "unreachable"]

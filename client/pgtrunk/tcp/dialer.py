@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pgtrunk.address import Address
     from pgtrunk.connection import Connection
     from pgtrunk.gateways import Candidate
-    from pgtrunk.quic.client import ClientConfig
+    from pgtrunk.quic.client_config import ClientConfig
     from pgtrunk.quic.racing import Entrant
     from pgtrunk.tcp.cap import Cap
     from pgtrunk.tcp.opening import LineAttempt

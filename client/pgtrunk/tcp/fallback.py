@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pgtrunk.address import Address
     from pgtrunk.connection import Connection
     from pgtrunk.lines import Lines
-    from pgtrunk.quic.client import ClientConfig
+    from pgtrunk.quic.client_config import ClientConfig
     from pgtrunk.telemetry import GatewayStats
 
 __all__ = ["Fallback", "Transport"]

@@ -19,7 +19,7 @@ from pgtrunk.quic.ending import CERTIFICATE_ALERTS, certificate_hint
 from pgtrunk.quic.trust import certified_names, check_purpose, expected_name, load_anchors, names_in
 
 if TYPE_CHECKING:
-    from pgtrunk.quic.client import ClientConfig
+    from pgtrunk.quic.client_config import ClientConfig
 
 __all__ = ["ALPN", "TlsTerms", "certificate_error", "check_certificate", "describe", "make_terms"]
 
