@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from helpers.certificates import authority
+from helpers.datagrams import relay
 from helpers.processes import gateway_process
 from helpers.raw_session import RawSession
 from helpers.site import DATABASE, PASSWORD, USER
@@ -118,6 +119,35 @@ async def test_a_gateway_that_is_killed_and_comes_back(site: Site) -> None:
                 assert answers == [1] * 20
                 assert trunk.stats().connections_lost == 1
                 await pool.close()
+                assert await asyncio.to_thread(second.stop) == 0
+    for pid in site.admin.running("pg_sleep"):
+        site.admin.execute("SELECT pg_terminate_backend(%s)", pid)
+
+
+async def test_a_gateway_that_is_killed_and_comes_back_at_once_says_so(site: Site) -> None:
+    """Its client does not wait for an idle timeout: the new process can say that the old one's connections are gone."""
+    ca_file = str(site.certificates.ca_cert)
+    with socket.socket(type=socket.SOCK_DGRAM) as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+    with gateway_process(site, quic_listen_port=port) as first:
+        await asyncio.to_thread(first.port, "quic")
+        # By a relay, so that the kernel does not say that nobody listens.
+        async with relay(port) as way, StreamManager(f"127.0.0.1:{way.port}", ca_file=ca_file) as trunk:
+            lost = await trunk.connect(**LOGIN)
+            running = asyncio.create_task(lost.execute("SELECT pg_sleep(60)"))
+            await until(lambda: site.admin.running("pg_sleep"))
+            first.process.kill()
+            first.process.wait()
+            with gateway_process(site, quic_listen_port=port) as second:
+                await asyncio.to_thread(second.port, "quic")
+                with pytest.raises(asyncpg.ConnectionDoesNotExistError) as caught:
+                    await running
+                assert "stateless reset" in str(caught.value.__cause__)
+                session = await trunk.connect(**LOGIN)
+                assert await session.fetchval("SELECT 1") == 1
+                await session.close()
+                await trunk.close()
                 assert await asyncio.to_thread(second.stop) == 0
     for pid in site.admin.running("pg_sleep"):
         site.admin.execute("SELECT pg_terminate_backend(%s)", pid)

@@ -69,10 +69,15 @@ class Relay:
             self._carry(way.send, data)
 
     def _back(self, way: socket.socket, client: Any) -> None:
-        with contextlib.suppress(OSError):
+        try:
             data = way.recv(_MOST)
-            if not self._loses(data, client, there=False):
-                self._carry(lambda data: self._front.sendto(data, client), data)
+        except OSError:
+            # Nobody listens there, for now. uvloop does not look at a socket any more that has had an error.
+            self._loop.remove_reader(way)
+            self._loop.add_reader(way, self._back, way, client)
+            return
+        if not self._loses(data, client, there=False):
+            self._carry(lambda data: self._front.sendto(data, client), data)
 
     def _loses(self, data: bytes, client: Any, *, there: bool) -> bool:
         if self.is_silent or client in self._cut or len(data) > self.carries:

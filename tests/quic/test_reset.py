@@ -168,6 +168,22 @@ def test_a_client_that_has_changed_its_id_is_told_by_the_new_ones_token() -> Non
     assert isinstance(fallen.error, SessionLost)
 
 
+def test_a_client_that_tries_another_path_is_told_there() -> None:
+    fallen = Fallen()
+    client = fallen.pair.client.driver
+    tried: list[bytes] = []
+    client._send = lambda data, addr: tried.append(data)  # the old path leads nowhere
+    assert client.quic.try_path((SERVER_ADDR[0], 7777), fallen.pair.loop.time())
+    client.touch()
+    fallen.pair.run(0.1)
+    probe = tried[0]
+    assert probe[1:9] != client.quic._peer_cid.cid
+    unused = client.quic._peer_cid_available[0]
+    for token, is_over in ((unused.stateless_reset_token, False), (TOKENS(probe[1:9]), True)):
+        client.receive(reset_packet(token, answers=len(probe), entropy=os.urandom), (SERVER_ADDR[0], 7777))
+        assert isinstance(fallen.error, SessionLost) is is_over
+
+
 def test_a_token_of_another_id_means_nothing() -> None:
     fallen = Fallen()
     fallen.forget(token=TOKENS(b"87654321"))

@@ -148,9 +148,12 @@ class Receiving(Acknowledging):
             space.ack_queue.shift()
 
     def _says_reset(self, data: bytes) -> bool:
-        """Whether the server says that it does not know the id that we call it by. Servers alone give out tokens that
-        we would hear of: a client that has gone is not there to say so."""
-        return self._state not in END_STATES and is_reset(data, self._peer_cid.stateless_reset_token)
+        """Whether the server says that it does not know an id that we call it by, also on a path that is tried. Servers
+        alone give out tokens that we would hear of: a client that has gone is not there to say so."""
+        if self._state in END_STATES:
+            return False
+        besides = [path.peer_cid for path in self._network_paths if path.peer_cid is not None]
+        return any(is_reset(data, used.stateless_reset_token) for used in (self._peer_cid, *besides))
 
     def _end_by_reset(self) -> None:
         """Nothing more is sent: nobody is there who could read it (RFC 9000 section 10.3.1)."""

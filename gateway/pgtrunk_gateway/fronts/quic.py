@@ -21,6 +21,7 @@ from pgtrunk.quic.tickets import Tickets
 from pgtrunk_gateway.address import readable
 from pgtrunk_gateway.fleet.forwarding import Inlet, Outlets
 from pgtrunk_gateway.fleet.steering import LET_GO, elders_of
+from pgtrunk_gateway.fronts.lasting_key import lasting_key, machine
 from pgtrunk_gateway.fronts.reporting import StageReports
 from pgtrunk_gateway.fronts.ticket_keys import ticket_sealer
 
@@ -84,7 +85,7 @@ class QuicFront:
         """
         config = loaded.config
         budget = ByteBudget(config.quic_memory_budget)
-        keys = fleet.charter.secrets.quic_keys if fleet is not None else (os.urandom(_KEY_OCTETS),)
+        keys = fleet.charter.secrets.quic_keys if fleet is not None else (lasting_key(config, machine()),)
         seed = fleet.charter.secrets.tickets if fleet is not None else None
         ticket_keys = (
             TicketKeys.begin(os.urandom(_KEY_OCTETS), time.time()) if seed is None else TicketKeys(seed[1], seed[0])
