@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from helpers.certificates import CLIENT_AUTH, SERVER_AUTH, authority
 from pgtrunk.errors import CertificateFileError, UsageError
-from pgtrunk.quic.trust import check_purpose, check_strength, expected_name, load_anchors, names_in
+from pgtrunk.quic.trust import ClientContext, check_purpose, check_strength, expected_name, load_anchors, names_in
 
 CA = authority()
 ANY = x509.oid.ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE
@@ -101,3 +101,16 @@ def test_without_anchors_the_systems_are_used(monkeypatch: pytest.MonkeyPatch) -
     nowhere = SimpleNamespace(cafile=None, capath=None)
     monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: nowhere)
     assert load_anchors(None, None).cadata is None  # aioquic then falls back to certifi's
+
+
+@pytest.mark.parametrize(
+    ("there", "offered"),
+    [
+        ([tls.Group.SECP256R1, tls.Group.SECP384R1, tls.Group.X25519, tls.Group.X448], ["X25519", "SECP256R1"]),
+        ([tls.Group.SECP256R1, tls.Group.SECP384R1], ["SECP256R1"]),  # where OpenSSL has FIPS's alone
+    ],
+)
+def test_a_client_makes_no_keys_that_nobody_needs(there: list[tls.Group], offered: list[str]) -> None:
+    stock = tls.Context(is_client=True)
+    stock._supported_groups = there
+    assert [group.name for group in ClientContext.replace(stock)._supported_groups] == offered

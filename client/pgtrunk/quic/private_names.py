@@ -117,8 +117,8 @@ REQUIRED: Mapping[str, str] = {
         "_build_session_ticket _certificate_request _client_handle_certificate_verify _peer_certificate "
         "_peer_certificate_chain _psk_key_exchange_mode _receive_buffer _request_client_certificate "
         "_server_handle_certificate _server_handle_certificate_verify _server_handle_finished _server_handle_hello "
-        "_server_name _session_resumed _set_state _verify_mode early_data_accepted get_session_ticket_cb "
-        "handshake_extensions key_schedule new_session_ticket_cb update_traffic_key_cb"
+        "_server_name _session_resumed _set_state _supported_groups _verify_mode early_data_accepted "
+        "get_session_ticket_cb handshake_extensions key_schedule new_session_ticket_cb update_traffic_key_cb"
     ),
 }
 """Names by module, or by "module:Class"; those of a class are looked for on an instance."""

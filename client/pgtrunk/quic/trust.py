@@ -12,7 +12,7 @@ import ipaddress
 import os
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aioquic import tls
 from cryptography import x509
@@ -33,6 +33,9 @@ __all__ = ["ClientContext", "TrustAnchors", "expected_name", "load_anchors"]
 
 MIN_RSA_BITS = 2048
 SERVER_USES = frozenset({ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE})
+GROUPS: Final = (tls.Group.X25519, tls.Group.SECP256R1)
+"""What keys are exchanged with, the first where the gateway has it. A client makes a key of each that it offers:
+aioquic's four are most of what a first message costs, and as many octets as a login has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,7 @@ class ClientContext(tls.Context):
         """Take over from ``stock``, a context that has not sent a message yet."""
         context = cls.__new__(cls)
         context.__dict__.update(stock.__dict__)
+        context._supported_groups = [group for group in GROUPS if group in stock._supported_groups]
         return context
 
     def _client_handle_certificate_verify(self, input_buf: Buffer) -> None:
