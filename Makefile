@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# What says what is installed: the client with all for work on it, and the gateway, which needs just that client.
+PROJECTS := pyproject.toml gateway/pyproject.toml gateway/hatch_build.py
 ARGS ?=
 # Side by side, since tests mostly wait; one more than CI's machine has cores. A part is run by one process, whose output
 # is the plainer; `make test ARGS='-n 3 tests/e2e'` is not.
@@ -34,7 +36,7 @@ LOCKED := $(PYTHON) -c 'import fcntl, os, sys; lock = os.open("pyproject.toml", 
   os.set_inheritable(lock, True); fcntl.flock(lock, fcntl.LOCK_EX); os.execvp(sys.argv[1], sys.argv[1:])'
 
 define SETUP
-test $(STAMP) -nt pyproject.toml && exit 0
+test -f $(STAMP) && test -z "$$(find $(PROJECTS) -newer $(STAMP))" && exit 0
 # Without pip it is what an interrupted set-up left, or an interpreter that has since gone.
 $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || {
   rm -rf $(VENV)
@@ -43,11 +45,11 @@ $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VE
   exit 1
 }
 echo 'setting up $(VENV) ...'
-$(BIN)/python -m pip --disable-pip-version-check install -q -e '.[dev]' && touch $(STAMP)
+$(BIN)/python -m pip --disable-pip-version-check install -q -e '.[dev]' -e ./gateway && touch $(STAMP)
 endef
 
 $(STAMP): export SETUP_SCRIPT = $(SETUP)
-$(STAMP): pyproject.toml
+$(STAMP): $(PROJECTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo 'pgtrunk needs Python 3.11 or newer, which $(PYTHON) is not. Name another: make PYTHON=python3.12'; exit 1; }
 	@$(LOCKED) sh -c "$$SETUP_SCRIPT"

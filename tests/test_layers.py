@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 MODULES: Final = {
     ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
-    for root in (ROOT / "client", ROOT / "gateway")
-    for path in sorted(root.rglob("*.py"))
+    for root, package in ((ROOT / "client", "pgtrunk"), (ROOT / "gateway", "pgtrunk_gateway"))
+    for path in sorted((root / package).rglob("*.py"))
 }
 
 PURE: Final = ("pgtrunk.wire", "pgtrunk_gateway.auth", "pgtrunk_gateway.session")

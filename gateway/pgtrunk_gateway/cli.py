@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-q", "--quiet", action="store_true", help="log to the logfile alone, not to stderr")
     parser.add_argument("-u", "--user", metavar="NAME", help="become this user first; goes before the key user")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log more; may be given several times")
-    parser.add_argument("-V", "--version", action="version", version=f"pgtrunk-gateway {version('pgtrunk')}")
+    parser.add_argument("-V", "--version", action="version", version=f"pgtrunk-gateway {version('pgtrunk-gateway')}")
     parser.add_argument("-R", "--reboot", action="store_true", help="take over from the gateway that runs, of workers")
     # Options of PgBouncer's, for whoever gives them out of habit.
     parser.add_argument("-d", "--daemon", action=_Refuse, help=argparse.SUPPRESS, words=_NO_DAEMON)
@@ -162,7 +162,7 @@ def _log_start(workers: int = 1) -> None:
     loop = type(asyncio.get_running_loop()).__module__.partition(".")[0]
     log.info(
         "process up: pgtrunk-gateway %s, Python %s (%s), tls: %s%s",
-        version("pgtrunk"), platform.python_version(), loop, ssl.OPENSSL_VERSION,
+        version("pgtrunk-gateway"), platform.python_version(), loop, ssl.OPENSSL_VERSION,
         f", workers: {workers}" if workers > 1 else "",
     )  # fmt: skip
     if hasattr(os, "geteuid") and os.geteuid() == 0:

@@ -96,7 +96,7 @@ def _environment(folder: GuardedFolder, with_gateway: bool) -> Path:
     subprocess.run([_interpreter(folder), "-m", "venv", venv], check=True)
     python = venv / "bin" / "python"
     # Not editable: what is tested is the gateway as it is now, to the end of the run.
-    ours = [f"{_ROOT}[gateway]"] if with_gateway else []
+    ours = [str(_ROOT), str(_ROOT / "gateway")] if with_gateway else []
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "-q", *REQUIREMENTS, *ours]
     if subprocess.run(pip, check=False).returncode:
         raise ConformanceError("what the suite needs could not be installed: the lines above say why")

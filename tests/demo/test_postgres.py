@@ -196,7 +196,7 @@ def test_before_start_and_after_close_it_says_so() -> None:
 def test_a_missing_wheel_is_named_with_the_extra_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     module._wheel.cache_clear()
-    with pytest.raises(EmbeddedPostgresError, match=r"pgtrunk\[demo\]"):
+    with pytest.raises(EmbeddedPostgresError, match=r"pgtrunk-gateway\[demo\]"):
         EmbeddedPostgres.binary("psql")
     module._wheel.cache_clear()
 

@@ -73,7 +73,7 @@ class Console:
         )
         self.parameters: Mapping[str, str] = {
             # Drivers read a version's numbers, and PgBouncer's form of it is what they know.
-            "server_version": f"{version('pgtrunk')}/pgtrunk",
+            "server_version": f"{version('pgtrunk-gateway')}/pgtrunk",
             "client_encoding": "UTF8",
             "server_encoding": "UTF8",
             "DateStyle": "ISO",

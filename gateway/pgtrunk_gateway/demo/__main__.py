@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from pgtrunk_gateway.demo.cli import main
+from pgtrunk_gateway.demo.command import main
 
 sys.exit(main())

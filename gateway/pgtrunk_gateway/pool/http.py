@@ -28,7 +28,7 @@ class HttpError(Exception):
 async def get(url: str, *, tls: Callable[[], ssl.SSLContext]) -> bytes:
     """What is at ``url``. ``tls``: the context for https.
 
-    Raises :class:`HttpError` and OSError, and ModuleNotFoundError without h11 (pgtrunk[gateway] has it). The caller
+    Raises :class:`HttpError` and OSError, and ModuleNotFoundError without h11 (pgtrunk-gateway needs it). The caller
     sets the deadline.
     """
     # Not above: most gateways never ask anybody.

@@ -41,7 +41,7 @@ def _value(key: Key, view: View) -> str:
 
 @show("VERSION", texts("version"), alike=True)
 def show_version(view: View) -> Iterable[Row]:
-    yield (f"pgtrunk-gateway {version('pgtrunk')}",)
+    yield (f"pgtrunk-gateway {version('pgtrunk-gateway')}",)
 
 
 def _state(name: str, group: Group) -> Value:
