@@ -24,7 +24,7 @@ from pgtrunk.wire.frontend import (
 )
 from pgtrunk_gateway.errors import ShuttingDown
 from pgtrunk_gateway.pool.backend import BackendState
-from pgtrunk_gateway.relay import lifecycle, session
+from pgtrunk_gateway.relay import lifecycle, measuring
 from pgtrunk_gateway.relay.terms import Terms
 from pgtrunk_gateway.session.state import State
 
@@ -281,7 +281,7 @@ async def test_a_message_that_is_too_large_is_read_to_its_end() -> None:
 
 
 async def test_nobody_waits_long_for_the_rest_of_what_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_PATIENCE", 0.01)
+    monkeypatch.setattr(measuring, "_PATIENCE", 0.01)
     pair = SessionPair(backends=1, max_packet_size=1000)
     client = await begins_what_is_too_large(pair)
     await until(lambda: client.transport.aborted)

@@ -1,7 +1,7 @@
 """Transactions that the client has begun, and of which no backend knows yet.
 
-Between :class:`~pgtrunk_gateway.relay.lasting.Lasting` and :class:`~pgtrunk_gateway.relay.session.Session`. A BEGIN by
-itself would take a backend, which then waits for the client's next request, one round trip of a WAN away. So it is
+Between :class:`~pgtrunk_gateway.relay.lasting.Lasting` and :class:`~pgtrunk_gateway.relay.measuring.Measuring`. A BEGIN
+by itself would take a backend, which then waits for the client's next request, one round trip of a WAN away. So it is
 answered at once, and travels with that request (lazy_begin). What is different: the snapshot, now() and Postgres' own
 limits on the time of a transaction begin there, and so does the wait for a backend. Everything else is as Postgres has
 it: a text that is not quite plain, and a BEGIN within a transaction, go to a backend.

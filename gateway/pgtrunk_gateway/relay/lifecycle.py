@@ -18,7 +18,7 @@ from pgtrunk_gateway.errors import GatewayError, QueryCanceled, ShuttingDown
 from pgtrunk_gateway.pool.backend import ids
 from pgtrunk_gateway.relay.advice import advice_for, hint_of
 from pgtrunk_gateway.relay.entering import NOBODY
-from pgtrunk_gateway.relay.pausing import FULL, Pausing
+from pgtrunk_gateway.relay.returning import Returning
 from pgtrunk_gateway.session.inbound import Inbound
 from pgtrunk_gateway.session.requests import Requests
 from pgtrunk_gateway.session.shapes import OTHER
@@ -38,7 +38,7 @@ __all__ = ["Lifecycle"]
 log = logging.getLogger(__name__)
 
 
-class Lifecycle(Pausing):
+class Lifecycle(Returning):
     """A session without its bytes. ``front`` names where it came in."""
 
     def __init__(self, context: Context, front: str) -> None:
@@ -74,8 +74,6 @@ class Lifecycle(Pausing):
         self._unpinned_failed = False
         self._error: GatewayError | None = None
         self._advice: str | None = None
-        self._keeping: str | None = None
-        """What the backend that it keeps has to be reset with, "" for nothing; None: it keeps none."""
         self._reason = "client unexpected eof"
         self._linger: asyncio.TimerHandle | None = None
 
@@ -281,58 +279,6 @@ class Lifecycle(Pausing):
         """After a refusal, or a batch that the gateway synced."""
         raise NotImplementedError
 
-    def _release(self) -> None:
-        backend, self.backend = self.backend, None
-        assert backend is not None
-        if self._client_full:
-            backend.resume_reading()
-        if self._paused & FULL:
-            self._resume(FULL)
-        reset = self._take_reset(backend)
-        if self.requests.keeps:
-            self.requests.keep(False, tracked=self.terms.tracked)
-            backend.replies.notifies = False
-        if reset is None:
-            backend.release()
-        else:
-            backend.reset(reset, self._patience)
-
-    def _take_reset(self, backend: Backend) -> str | None:
-        """What ``backend``, which is given back, has to be reset with; None: it need not be."""
-        keeping, self._keeping = self._keeping, None
-        return self.terms.reset_query if keeping is None else keeping or None
-
-    @property
-    def _patience(self) -> float:
-        """Seconds for a backend to be fit again for the next session."""
-        return self.context.config.cancel_wait_timeout or _FOREVER
-
-    def _keep(self, backend: Backend) -> None:
-        """A lease begins under particular terms: in session mode it lasts, and what the session leaves is undone."""
-        keeps = self.terms.keeps
-        self._keeping = (self.terms.reset_query or "") if keeps else None
-        backend.replies.notifies = keeps
-        self.requests.keep(keeps, tracked=self.terms.tracked)
-
-    def _give_up(self, *, cancel: bool) -> None:
-        backend, self.backend = self.backend, None
-        assert backend is not None
-        if self._inbound.rest and not self._request:
-            reason, unfinished = "client left in the middle of a message", self.requests.unfinished
-            if backend.abandon(reason, unfinished=unfinished, timeout=self._patience):
-                self.context.cancels.cancel(backend)
-            return
-        reset = self._take_reset(backend)
-        running = backend.recover(open_batch=self.requests.open, timeout=self._patience, reset=reset)
-        if running and cancel:
-            self.context.cancels.cancel(backend)
-
-    def _finish(self) -> None:
-        self._give_up(cancel=False)
-
-    def _recover(self) -> None:
-        self._give_up(cancel=True)
-
     def _tell(self) -> None:
         error, self._error = self._error, None
         if error is None:
@@ -394,5 +340,3 @@ _QUEUED = "No server connection available in postgres backend, client being queu
 """PgBouncer's words."""
 _LINGER = 10.0
 """Seconds that a client has to take what is left for it."""
-_FOREVER = 3600.0
-"""cancel_wait_timeout = 0 switches it off; but no wait is without end."""

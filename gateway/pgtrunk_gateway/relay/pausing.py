@@ -1,6 +1,6 @@
 """Who of a session is read, and who is not: its client, its backend, both or neither.
 
-Between :class:`~pgtrunk_gateway.relay.visible.Visible` and :class:`~pgtrunk_gateway.relay.lifecycle.Lifecycle`. A side
+Between :class:`~pgtrunk_gateway.relay.visible.Visible` and :class:`~pgtrunk_gateway.relay.returning.Returning`. A side
 that does not read stops the other, so that nothing collects here; where no backend is there to be stopped, the client
 itself is not read, since what it asks is answered at once.
 """

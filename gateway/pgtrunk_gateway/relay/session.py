@@ -14,17 +14,16 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from pgtrunk.errors import ProtocolViolation
-from pgtrunk.half_close import half_close
 from pgtrunk.wire.frontend import SYNC, TERMINATE
 from pgtrunk_gateway.errors import GatewayError, MessageTooLarge, NotSupported, ProtocolError
-from pgtrunk_gateway.relay.begun import Begun
 from pgtrunk_gateway.relay.leasing import STATEMENT
 from pgtrunk_gateway.relay.login import SessionLogin
+from pgtrunk_gateway.relay.measuring import Measuring
 from pgtrunk_gateway.relay.pausing import HELD
 from pgtrunk_gateway.session.parameters import dialect
 from pgtrunk_gateway.session.replies import IDLE
 from pgtrunk_gateway.session.requests import BrokenRequest
-from pgtrunk_gateway.session.shapes import OTHER, QUERY, shape_within
+from pgtrunk_gateway.session.shapes import OTHER, QUERY
 from pgtrunk_gateway.session.skipping import skip_batch, skip_idle, skip_refused
 from pgtrunk_gateway.session.sql.blocks import MAY_BEGIN
 from pgtrunk_gateway.session.state import Event, State
@@ -32,7 +31,6 @@ from pgtrunk_gateway.session.state import Event, State
 if TYPE_CHECKING:
     from pgtrunk_gateway.pool.backend import Backend
     from pgtrunk_gateway.relay.admission import Admission
-    from pgtrunk_gateway.relay.context import Context
     from pgtrunk_gateway.relay.visiting import Visit
 
 __all__ = ["Session"]
@@ -46,27 +44,10 @@ _STATE_IDLE: Final = State.IDLE
 _STATE_LEASED: Final = State.LEASED
 _HOLD: Final = 16 << 10
 """Octets that a session holds at most before it stops reading. Until then it reads on, to see a client that leaves."""
-_PATIENCE: Final = 60.0
-"""Seconds that a client has for the rest of a message that is too large."""
 
 
-class Session(Begun):
+class Session(Measuring):
     """A client's session over any front."""
-
-    def __init__(self, context: Context, front: str) -> None:
-        super().__init__(context, front)
-        self._limit_messages()
-        self._unwanted = 0
-        """Octets still to come of a message that has ended the session."""
-
-    def _limit_messages(self) -> None:
-        limit = self.context.config.max_packet_size
-        self._inbound.limit = limit
-        self._shape_of = shape_within(limit)
-
-    def reconfigure(self) -> None:
-        self._limit_messages()
-        super().reconfigure()
 
     def _start_login(self) -> None:
         self.login = SessionLogin(self.context, self)
@@ -297,34 +278,6 @@ class Session(Begun):
         elif kind == TERMINATE:
             self._leave_politely()
         return data
-
-    def _hang_up(self) -> None:
-        if not self._unwanted or self.transport.is_closing():
-            super()._hang_up()
-            return
-        # Drivers take an end of the connection while they write for a crash, and do not look whether something was said
-        # before it. So this one may write its message to the end, which nobody keeps, before it is hung up on.
-        if self._paused:
-            self._paused = 0
-            self.transport.resume_reading()
-        if self._linger is not None:
-            self._linger.cancel()
-        self._linger = self._loop.call_later(_PATIENCE, self.transport.abort)
-
-    def kill(self, error: GatewayError | None = None) -> None:
-        super().kill(error)
-        if self._unwanted:
-            self.transport.abort()
-
-    def _drop(self, data: bytes) -> None:
-        self._unwanted = max(0, self._unwanted - len(data))
-        if self._unwanted:
-            return
-        if self.transport.can_write_eof():
-            # What follows the message is still read: a socket closed over unread data takes the last words along.
-            half_close(self.transport)
-        else:
-            self.transport.close()
 
     def _leave_politely(self) -> None:
         self._reason = "client close request"
