@@ -134,7 +134,8 @@ class BackgroundTrunk:
     def stats(self) -> TrunkStats:
         """Returns what the trunk is doing and what it has done."""
         self._open_endpoint()
-        return asyncio.run_coroutine_threadsafe(self._stats(), self._loop).result(OPEN_TIMEOUT)
+        # Not by way of the thread, which may be ending.
+        return self._manager.stats()
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "not open" if self._endpoint is None else f"at {self._endpoint}"
@@ -207,6 +208,3 @@ class BackgroundTrunk:
         async with self._manager as manager, Sidecar(manager, [endpoint]) as sidecar:
             ready.set_result(sidecar.endpoints[0])
             await self._stop.wait()
-
-    async def _stats(self) -> TrunkStats:
-        return self._manager.stats()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from random import random
 from typing import TYPE_CHECKING, Final
 
@@ -67,7 +68,7 @@ class Balancer:
 
     async def _take(self, move: Move) -> None:
         try:
-            new = await self._trunk.lines.wait_answered(self._dialer.probe(move))
+            new = await self._trunk.lines.wait_answered(partial(self._dialer.probe, move))
         except PgtrunkError as exc:
             logger.debug("%s: nothing moves to %s yet: %s", self._trunk.gateway, move.gateway, exc)
             return

@@ -107,9 +107,8 @@ class Lines:
 
     def dial(self, dial: Dial) -> None:
         logger.debug("%s: opening connection %d (%s)", self.gateway, dial.link, dial)
-        opening = self.connect(self._elsewhere)
-        if dial.replaces is not None:
-            opening = self.wait_answered(opening)
+        connect = partial(self.connect, self._elsewhere)
+        opening = connect() if dial.replaces is None else self.wait_answered(connect)
         task = self._loop.create_task(opening, name=f"pgtrunk dial {self.gateway} {dial.link}")
         self.dials[dial.link] = task
         task.add_done_callback(partial(self._dialled, dial.link))
@@ -133,9 +132,10 @@ class Lines:
             for mover in self.movers:
                 mover(link)
 
-    async def wait_answered(self, opening: Coroutine[Any, Any, Connection]) -> Connection:
+    async def wait_answered(self, connect: Callable[[], Coroutine[Any, Any, Connection]]) -> Connection:
         """A connection that works is not left for one that nobody has answered: here early data is worth nothing."""
-        connection = await opening
+        # Called only now: a task that is cancelled before its first step would leave it begun by nobody.
+        connection = await connect()
         if connection.is_early and connection.is_alive:
             answer: asyncio.Future[None] = self._loop.create_future()
 

@@ -209,6 +209,8 @@ class StreamManager:
         """
         if self._trunk is None:
             self._trunk = self._make_trunk()
+        # Before anything is stopped: another loop's is not ours to stop.
+        self._trunk.check_place()
         if self._balancer is not None:
             self._balancer.stop()
         self._dialer.stop()
@@ -308,7 +310,7 @@ class StreamManager:
         return self._gateway
 
     def stats(self) -> TrunkStats:
-        """Returns what the trunk is doing and what it has done; after `close` too."""
+        """Returns what the trunk is doing and what it has done; after `close` too, and from any thread."""
         if self._trunk is None:
             raise self._not_open()
         config, trunk = self._config, self._trunk

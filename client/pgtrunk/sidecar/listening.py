@@ -47,8 +47,9 @@ class Listener:
         """Accepts no more. The socket's file goes now, so that the next sidecar can have the place."""
         for endpoint in self.endpoints:
             if isinstance(endpoint, UnixEndpoint):
-                # While we still listen: nobody can have replaced it between the look and the removal.
-                with contextlib.suppress(FileNotFoundError):
+                # While we still listen: nobody can have replaced it between the look and the removal. A folder that is
+                # gone, or that nobody may change any more, is no reason to go on listening.
+                with contextlib.suppress(OSError):
                     if os.stat(endpoint.path).st_ino == self._inode:
                         os.unlink(endpoint.path)
         self._server.close()

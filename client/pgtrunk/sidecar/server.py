@@ -89,7 +89,8 @@ class Sidecar:
         await self._is_empty.wait()
 
     async def close(self) -> None:
-        """Ends all sessions, which are told so (57P01), and waits for them a second at most."""
+        """Ends all sessions, which are told so (57P01), and waits for them a second at most. Cancelled, it has no
+        patience with them."""
         self.stop_accepting()
         for session in list(self._sessions):
             session.dismiss("57P01", "the sidecar is shutting down")
@@ -97,10 +98,16 @@ class Sidecar:
             async with asyncio.timeout(FAREWELL_TIMEOUT):
                 await self.wait_drained()
         except TimeoutError:
-            for session in list(self._sessions):
-                session.abort()
+            self._abort_all()
             # What was aborted says so by itself, in the next turns of the loop.
             await self.wait_drained()
+        except BaseException:
+            self._abort_all()
+            raise
+
+    def _abort_all(self) -> None:
+        for session in list(self._sessions):
+            session.abort()
 
     # For sessions.
 

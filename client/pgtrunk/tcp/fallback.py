@@ -77,6 +77,8 @@ class Fallback:
         self._fallbacks = 0
         self._returns = 0
         self._watch: asyncio.Task[None] | None = None
+        self._first_look: Way | None = None
+        """What the watch began with, which may be stopped before its first step."""
         self._doubts: set[asyncio.Task[None]] = set()
         self._has_stopped = False
         self._lacks_tls = False
@@ -154,11 +156,15 @@ class Fallback:
         self._has_stopped = True
         for task in self._looking:
             task.cancel()
+        if self._first_look is not None:
+            self._first_look.give_up()
 
     async def wait_stopped(self) -> None:
         """Waits until nothing is left of that."""
         if looking := self._looking:
             await asyncio.wait(looking)
+        if self._first_look is not None:
+            await self._first_look.end()
 
     @property
     def _looking(self) -> set[asyncio.Task[None]]:
@@ -167,9 +173,21 @@ class Fallback:
     # -- quic
 
     async def _by_quic(self, at: Address | None, deadline: float) -> Connection:
-        loop = asyncio.get_running_loop()
         way = Way(self.quic, at)
+        try:
+            await self._open_quic(way, at, deadline)
+        except BaseException:
+            await way.end()
+            raise
+        assert way.connection is not None
+        return way.connection
+
+    async def _open_quic(self, way: Way, at: Address | None, deadline: float) -> None:
+        """Whoever calls it ends the way where it raises, also where that is for what it still has to wait for."""
+        loop = asyncio.get_running_loop()
         opening = loop.create_task(way.open(deadline), name=f"pgtrunk way {self.quic}")
+        # Where this is cancelled, nobody asks how it has failed.
+        opening.add_done_callback(lambda task: task.cancelled() or task.exception())
         knock: asyncio.Task[bool] | None = None
         try:
             await asyncio.wait([opening], timeout=self._head_start)
@@ -187,16 +205,11 @@ class Fallback:
                     f"UDP to {self.quic} is not answered, and TCP there is: let UDP through, or use transport=auto "
                     f"({exc})"
                 ) from exc
-        except BaseException:
-            opening.cancel()
-            await way.end()
-            raise
         finally:
+            opening.cancel()
             if knock is not None:
                 knock.cancel()
                 await asyncio.wait([knock])
-        assert way.connection is not None
-        return way.connection
 
     # -- auto
 
@@ -273,7 +286,7 @@ class Fallback:
         self._found()
         if (self._watch is None or self._watch.done()) and not self._has_stopped:
             # What QUIC is still about is the first look.
-            look = self._look(quic)
+            look, self._first_look = self._look(quic), quic
             self._watch = asyncio.get_running_loop().create_task(look, name=f"pgtrunk look at UDP {self.tcp}")
         else:
             await quic.end()

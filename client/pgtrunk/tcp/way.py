@@ -26,6 +26,7 @@ class Way:
         self._dialer = dialer
         self._at = at
         self._begun: list[Entrant] = []
+        self._is_over = False
 
     @property
     def is_begun(self) -> bool:
@@ -64,15 +65,21 @@ class Way:
     def discard(self) -> None:
         """It is ready, and the other was too. `end` does what is to be done."""
 
-    async def end(self) -> None:
-        """Leaves nothing behind, though the caller be cancelled."""
-        if self._task is None:
+    def give_up(self) -> None:
+        """Ends it, and waits for nothing; a second time it does nothing."""
+        if self._task is None or self._is_over:
             return
+        self._is_over = True
         self._task.cancel()
         if self._task.done():
             _put_down(self._task)
         else:
             self._task.add_done_callback(_put_down)
+
+    async def end(self) -> None:
+        """Leaves nothing behind, though the caller be cancelled."""
+        self.give_up()
+        if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
 
 
