@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from pgtrunk.errors import ProtocolViolation
@@ -22,29 +21,19 @@ from pgtrunk.wire import backend as server
 from pgtrunk.wire import frontend as client
 from pgtrunk.wire.framing import MessageReader, encode
 from pgtrunk_gateway.console.calls import read
-from pgtrunk_gateway.console.columns import data_row, row_description
-from pgtrunk_gateway.errors import (
-    DuplicateStatement,
-    GatewayError,
-    InvalidCommand,
-    NoSuchStatement,
-    NotSupported,
-)
+from pgtrunk_gateway.console.columns import row_description
+from pgtrunk_gateway.console.named import Portal, Portals, Rows, Statements, shown
+from pgtrunk_gateway.errors import GatewayError, InvalidCommand, NotSupported
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.console.calls import Call
-    from pgtrunk_gateway.console.columns import Column, Row, Table
+    from pgtrunk_gateway.console.columns import Table
     from pgtrunk_gateway.console.reply import Reply
 
 __all__ = ["Exchange"]
 
 _MESSAGE: Final = 64 << 10
 """Octets of a message. No command is as long."""
-_STATEMENTS: Final = 1000
-_PORTALS: Final = 100
-"""How many a session may have: more than any driver wants. A portal may hold an answer that was not fetched whole."""
-_NAME: Final = 1024
-"""Octets of a name of one."""
 _ROWS: Final = 50
 """Rows that one step sends."""
 _NO_LIMIT: Final = 1 << 62
@@ -54,38 +43,6 @@ _EMPTY_QUERY: Final = encode(b"I")
 _NO_DATA: Final = encode(b"n")
 _NO_PARAMETERS: Final = encode(b"t", b"\0\0")
 _SUSPENDED: Final = encode(b"s")
-
-
-@dataclass(slots=True)
-class _Portal:
-    call: Call | None
-    """None for a statement that is empty."""
-    formats: Sequence[int]
-    rows: _Rows | None = None
-    """What is left of an answer that was not fetched whole."""
-    spent: bool = False
-
-
-@dataclass(slots=True)
-class _Rows:
-    """An answer that is being sent."""
-
-    columns: Sequence[Column]
-    rows: Iterator[Row]
-    formats: Sequence[int]
-    tag: str
-    next: Row | None = None
-    """The first that is not sent, so that it is known whether there is one."""
-
-    def __post_init__(self) -> None:
-        self.next = next(self.rows, None)
-
-    def take(self, most: int) -> list[bytes]:
-        taken: list[bytes] = []
-        while self.next is not None and len(taken) < most:
-            taken.append(data_row(self.columns, self.next, self.formats))
-            self.next = next(self.rows, None)
-        return taken
 
 
 class Exchange:
@@ -104,11 +61,11 @@ class Exchange:
         """What is left of a simple query."""
         self._simple = False
         self._skipping = False
-        self._statements: dict[bytes, Call | None] = {}
-        self._portals: dict[bytes, _Portal] = {}
-        self._portal: _Portal | None = None
+        self._statements = Statements()
+        self._portals = Portals()
+        self._portal: Portal | None = None
         """Whose call is run, or whose rows are sent; None in a simple query."""
-        self._rows: _Rows | None = None
+        self._rows: Rows | None = None
         self._left = 0
         """Rows that Execute still asks for."""
 
@@ -180,10 +137,10 @@ class Exchange:
             self._write(server.ready())
 
     def _begin_rows(self, table: Table, tag: str, formats: Sequence[int], limit: int) -> None:
-        self._rows = _Rows(table.columns, iter(table.rows), formats, tag)
+        self._rows = Rows(table.columns, iter(table.rows), formats, tag)
         self._left = limit
 
-    def _send_rows(self, rows: _Rows) -> None:
+    def _send_rows(self, rows: Rows) -> None:
         taken = rows.take(min(self._left, _ROWS))
         self._left -= len(taken)
         for row in taken:
@@ -221,34 +178,30 @@ class Exchange:
     def _parse(self, body: bytes) -> None:
         name, at = client.text(body)
         sql, _ = client.text(body, at)
-        if name and name in self._statements:
-            raise DuplicateStatement(f'prepared statement "{_shown(name)}" already exists')
+        self._statements.check_free(name)
         calls = read(_sql(sql), fleet=self._fleet)
         if len(calls) > 1:
             raise InvalidCommand("cannot insert multiple commands into a prepared statement")
-        _check_room(self._statements, name, _STATEMENTS, "prepared statements")
-        self._statements[name] = calls[0] if calls else None
+        self._statements.add(name, calls[0] if calls else None)
         self._write(server.PARSE_COMPLETE_MESSAGE)
 
     def _bind(self, body: bytes) -> None:
         portal, at = client.text(body)
         name, at = client.text(body, at)
-        call = self._statement(name)
+        call = self._statements.find(name)
         formats = _formats(body, at, len(call.columns) if call is not None else 0)
-        if portal and portal in self._portals:
-            raise GatewayError(f'portal "{_shown(portal)}" already exists', sqlstate="42P03")
-        _check_room(self._portals, portal, _PORTALS, "portals")
-        self._portals[portal] = _Portal(call, formats)
+        self._portals.check_free(portal)
+        self._portals.add(portal, Portal(call, formats))
         self._write(_BIND_COMPLETE)
 
     def _describe(self, body: bytes) -> None:
         name, _ = client.text(body, 1)
         formats: Sequence[int] = ()
         if body[:1] == b"S":
-            call = self._statement(name)
+            call = self._statements.find(name)
             self._write(_NO_PARAMETERS)
         else:
-            portal = self._find_portal(name)
+            portal = self._portals.find(name)
             call, formats = portal.call, portal.formats
         if call is None or not call.columns:
             self._write(_NO_DATA)
@@ -258,20 +211,20 @@ class Exchange:
     def _execute(self, body: bytes) -> None:
         name, at = client.text(body)
         limit = _number(body, at, "!i")
-        portal = self._find_portal(name)
+        portal = self._portals.find(name)
         self._left = limit if limit > 0 else _NO_LIMIT
         if portal.call is None:
             self._write(_EMPTY_QUERY)
         elif portal.rows is not None:
             self._portal, self._rows, portal.rows = portal, portal.rows, None
         elif portal.spent:
-            raise GatewayError(f'portal "{_shown(name)}" cannot be run', sqlstate="55000")
+            raise GatewayError(f'portal "{shown(name)}" cannot be run', sqlstate="55000")
         else:
             self._portal, self.call = portal, portal.call
 
     def _close(self, body: bytes) -> None:
         name, _ = client.text(body, 1)
-        (self._statements if body[:1] == b"S" else self._portals).pop(name, None)
+        (self._statements if body[:1] == b"S" else self._portals).close(name)
         self._write(server.CLOSE_COMPLETE_MESSAGE)
 
     def _sync(self, body: bytes) -> None:
@@ -284,16 +237,6 @@ class Exchange:
 
     def _ignore(self, body: bytes) -> None:
         """Flush, since nothing is held back; and what belongs to a COPY, as Postgres does outside one."""
-
-    def _statement(self, name: bytes) -> Call | None:
-        if name not in self._statements:
-            raise NoSuchStatement(f'prepared statement "{_shown(name)}" does not exist')
-        return self._statements[name]
-
-    def _find_portal(self, name: bytes) -> _Portal:
-        if name not in self._portals:
-            raise GatewayError(f'portal "{_shown(name)}" does not exist', sqlstate="34000")
-        return self._portals[name]
 
     _HANDLERS: ClassVar[Mapping[int, Callable[..., None]]] = {
         client.QUERY: _query,
@@ -317,21 +260,6 @@ def _sql(text: bytes) -> str:
         return text.decode()
     except UnicodeDecodeError:
         raise GatewayError("invalid byte sequence for encoding UTF8", sqlstate="22021") from None
-
-
-def _shown(name: bytes) -> str:
-    return name.decode("utf-8", "replace")
-
-
-def _check_room(named: Mapping[bytes, object], name: bytes, most: int, kind: str) -> None:
-    if len(name) > _NAME:
-        raise GatewayError(f"names of {kind} can have {_NAME} octets at most", sqlstate="54000")
-    if len(named) >= most and name not in named:
-        raise GatewayError(
-            f"a console session can have {most} {kind} at most",
-            sqlstate="54000",
-            hint="Close those that are not needed.",
-        )
 
 
 def _number(body: bytes, at: int, code: str) -> int:
