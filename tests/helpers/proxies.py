@@ -10,6 +10,9 @@ from typing import Final
 __all__ = ["Gate", "gate", "silence"]
 
 _CHUNK: Final = 1 << 16
+_LATE: Final = 5
+"""Turns of the loop in which a connection may still come that was accepted before its server was closed."""
+
 _CANCEL: Final = bytes.fromhex("04d2162e")
 
 
@@ -66,6 +69,7 @@ class Gate:
             await asyncio.gather(self._carry(reader, back, held), self._carry(there, writer))
         finally:
             self._writers -= {writer, back}
+            back.transport.abort()
 
     @staticmethod
     async def _carry(
@@ -93,14 +97,22 @@ async def gate(host: str, port: int) -> AsyncIterator[Gate]:
         task = asyncio.ensure_future(proxy.serve(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+        # Not a `finally` in the task: one that is cancelled before its first step never gets there.
+        task.add_done_callback(lambda _: writer.transport.abort())
 
     async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
         proxy.port = server.sockets[0].getsockname()[1]
-        yield proxy
-        proxy.cut()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            yield proxy
+        finally:
+            server.close()
+            # Who was accepted in the last moment comes in the next turns of the loop.
+            for _ in range(_LATE):
+                await asyncio.sleep(0)
+                proxy.cut()
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
