@@ -55,22 +55,17 @@ from pgtrunk_gateway.auth.actions import (
     SendSaslContinue,
     SendSaslFinal,
 )
-from pgtrunk_gateway.auth.choice import Choice, choose, no_such_user
+from pgtrunk_gateway.auth.choice import no_such_user
+from pgtrunk_gateway.auth.claim import Claim
 from pgtrunk_gateway.auth.scram import MECHANISM, MECHANISM_PLUS, ScramKeys, Verifier
 from pgtrunk_gateway.auth.scram_server import ServerExchange
-from pgtrunk_gateway.errors import (
-    AuthenticationFailed,
-    GatewayError,
-    LoginRefused,
-    ProtocolError,
-    TooManyFailures,
-)
+from pgtrunk_gateway.errors import AuthenticationFailed, GatewayError, LoginRefused, ProtocolError
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.auth.certificate import ClientCertificate
     from pgtrunk_gateway.auth.policy import LoginPolicy
     from pgtrunk_gateway.auth.query import Found
-    from pgtrunk_gateway.auth.secret import ScramSecret, Secret
+    from pgtrunk_gateway.auth.secret import ScramSecret
 
 __all__ = ["Login"]
 
@@ -118,18 +113,11 @@ class Login:
         `ServerExchange`; None outside of TLS.
         """
         self.state = State.NEW
-        self.user = user
         self._policy = policy
+        self._claim = Claim(policy, user, retry_after=retry_after, asks_query=asks_query)
         self._nonce = nonce
-        self._retry_after = retry_after
-        self._asks_query = asks_query
         self._certificate = certificate
         self._channel_binding = channel_binding
-        self._known: tuple[Secret, ...] | None = None
-        """What the user has, None for one who does not exist."""
-        self._looked_up = False
-        """Whether auth_query was asked."""
-        self._choice = Choice(())
         self._by_md5 = False
         self._exchange: ServerExchange | None = None
         self._verifiers: list[Verifier] = []
@@ -138,6 +126,11 @@ class Login:
         self._owed = 0
         """Derivations that have been asked for and not come."""
         self._held = b""
+
+    @property
+    def user(self) -> str:
+        """Who the client says that it is."""
+        return self._claim.user
 
     @property
     def awaits_proof(self) -> bool:
@@ -184,50 +177,48 @@ class Login:
         if policy.auth_type == "any":
             return State.CLOSED, (Accepted(self.user),)
         if policy.auth_type != "trust":
-            self._check_failures()
-        self._known = policy.known(self.user)
-        if self._known is None and self._asks_query:
-            self._looked_up = True
+            self._claim.check_failures()
+        if self._claim.looks_up():
             return State.LOOKING, (LookUp(),)
         return METHODS[policy.auth_type](self)
 
     def _look(self, found: Found | None) -> _Step:
         if found is not None:
-            self.user, self._known = found.user, found.secrets
+            self._claim.found(found)
         return METHODS[self._policy.auth_type](self)
 
     def _trust(self) -> _Step:
-        if self._is_stranger():
+        if self._claim.is_strangers:
             # There is no password to hide it behind; these are PgBouncer's words for either.
-            words = "no such user" if self._looked_up else '"trust" authentication failed'
+            words = "no such user" if self._claim.was_looked_up else '"trust" authentication failed'
             raise LoginRefused(words, log=no_such_user(self.user))
-        return self._accept()
+        return State.CLOSED, (self._claim.accept(),)
 
     def _cert(self) -> _Step:
         certificate = self._certificate
         if certificate is None:
             complaint = "TLS client certificate required"
-        elif self._is_stranger():
+        elif self._claim.is_strangers:
             complaint = no_such_user(self.user)
         elif self.user not in certificate.names:
             complaint = f"TLS certificate name mismatch: {self.user!r} is not among {sorted(certificate.names)}"
         else:
-            return self._accept()
+            return State.CLOSED, (self._claim.accept(),)
         raise LoginRefused("certificate authentication failed", log=complaint)
 
     def _plain(self) -> _Step:
-        self._choose(scram=False)
+        self._claim.choose(scram=False)
         return State.ASKED, (SendCleartext(),)
 
     def _md5(self) -> _Step:
-        self._choose(scram=False)
-        if not offer.speaks_md5(self._choice.secrets):
+        self._claim.choose(scram=False)
+        if not offer.speaks_md5(self._claim.secrets):
             return self._offer()
         self._by_md5 = True
         return State.ASKED, (SendMD5(self._nonce[:_SALT]),)
 
     def _scram(self) -> _Step:
-        self._choose(scram=True)
+        self._claim.choose(scram=True)
         return self._offer()
 
     def _offer(self) -> _Step:
@@ -238,10 +229,10 @@ class Login:
 
     def _read_password(self, body: bytes) -> _Step:
         given = parse_password(body)
-        self._check_failures()
+        self._claim.check_failures()
         if not given:
             raise AuthenticationFailed("empty password returned by client")
-        secrets = self._choice.secrets
+        secrets = self._claim.secrets
         if self._by_md5:
             return self._judge(offer.answers_md5(self.user, secrets, self._nonce[:_SALT], given))
         password = given.decode("utf-8", "surrogateescape")
@@ -255,7 +246,7 @@ class Login:
 
     def _check_password(self, keys: ScramKeys) -> _Step:
         # Others may have failed while it was derived.
-        self._check_failures()
+        self._claim.check_failures()
         secret = self._candidates.pop(0)
         if hmac.compare_digest(keys.stored_key, secret.stored_key):
             return self._judge(fits=True, proved=secret, keys=keys)
@@ -265,7 +256,7 @@ class Login:
 
     def _challenge(self, body: bytes) -> _Step:
         data, plus = self._initial_response(body)
-        offered = offer.scram_offer(self._choice.secrets, *self._policy.salt(self.user))
+        offered = offer.scram_offer(self._claim.secrets, *self._policy.salt(self.user))
         assert offered is not None
         self._verifiers = list(offered.verifiers)
         self._exchange = ServerExchange(
@@ -304,7 +295,7 @@ class Login:
     def _judge_proof(self, body: bytes) -> _Step:
         assert self._exchange is not None
         # Before the proof is looked at: logins begun together would otherwise each have their guess.
-        self._check_failures()
+        self._claim.check_failures()
         try:
             answer = self._exchange.final(body, *self._verifiers)
         except AuthenticationFailed:
@@ -312,33 +303,9 @@ class Login:
         state, actions = self._judge(fits=True, proved=self._exchange.proved, keys=self._exchange.keys)
         return state, (SendSaslFinal(answer), *actions)
 
-    # The ends.
-
     def _judge(self, fits: bool, proved: Verifier | None = None, keys: ScramKeys | None = None) -> _Step:
-        if not fits or self._choice.doom is not None:
-            kind = "password" if self._exchange is None else "SASL"
-            log = self._choice.doom or f"wrong password for user {self.user!r}"
-            raise AuthenticationFailed(f"{kind} authentication failed", log=log)
-        return self._accept(keys if self._known and proved == self._known[0] else None)
-
-    def _accept(self, keys: ScramKeys | None = None) -> _Step:
-        secret = self._known[0] if self._known else None
-        return State.CLOSED, (Accepted(self.user, secret, keys),)
-
-    def _choose(self, *, scram: bool) -> None:
-        # Whom auth_query was asked for has the kind of secret that Postgres makes.
-        self._choice = choose(self._policy, self.user, self._known, scram=scram, stored_in_postgres=self._looked_up)
-
-    def _is_stranger(self) -> bool:
-        return self._known is None and (self._asks_query or self._policy.userlist is not None)
-
-    def _check_failures(self) -> None:
-        wait = self._retry_after()
-        if wait > 0.0:
-            raise TooManyFailures(
-                detail="login_failure_limit was reached within login_failure_window.",
-                hint=f"Try again in {wait:.0f} s.",
-            )
+        kind = "password" if self._exchange is None else "SASL"
+        return State.CLOSED, (self._claim.judge(kind, fits=fits, proved=proved, keys=keys),)
 
 
 _Step: TypeAlias = tuple[State, tuple[Action, ...]]
