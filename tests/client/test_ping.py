@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import socket
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ from pgtrunk.cli import main
 from pgtrunk.ping import blockage
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 
@@ -103,17 +105,31 @@ async def test_udp_that_is_blocked(
     ca: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As far as can be seen from here: silence, and somebody who accepts TCP; then the kernel alone; then nobody."""
-    async with LoopbackServer(answers=False) as server:
-        tcp = await asyncio.start_server(_hang_up, "127.0.0.1", server.port)
+    async with _swallowed() as (port, tcp):
         async with tcp:
-            assert await ping(server.port, "--ca", ca, "--timeout", "0.2") == 3
+            assert await ping(port, "--ca", ca, "--timeout", "0.2") == 3
         assert "something answers there over TCP" in capsys.readouterr().err
-        monkeypatch.setattr(blockage, "TIMEOUT", 0.2)
-        with socket.create_server(("127.0.0.1", server.port)):
-            assert await ping(server.port, "--ca", ca, "--timeout", "0.2") == 1
+        # Enough for the kernel to accept, on a busy machine too.
+        monkeypatch.setattr(blockage, "TIMEOUT", 1.0)
+        with socket.create_server(("127.0.0.1", port)):
+            assert await ping(port, "--ca", ca, "--timeout", "0.2") == 1
         assert "is the gateway starting, or stuck?" in capsys.readouterr().err
-        assert await ping(server.port, "--ca", ca, "--timeout", "0.2") == 1
+        assert await ping(port, "--ca", ca, "--timeout", "0.2") == 1
         assert "TCP is refused there, so the host is up" in capsys.readouterr().err
+
+
+@asynccontextmanager
+async def _swallowed() -> AsyncIterator[tuple[int, asyncio.Server]]:
+    """A port where UDP is not answered, and a server over TCP at it."""
+    while True:
+        async with LoopbackServer(answers=False) as server:
+            try:
+                tcp = await asyncio.start_server(_hang_up, "127.0.0.1", server.port)
+            except OSError:
+                # Somebody has that number over TCP.
+                continue
+            yield server.port, tcp
+            return
 
 
 async def _hang_up(_: Any, writer: asyncio.StreamWriter) -> None:
