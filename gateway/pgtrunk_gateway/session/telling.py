@@ -1,6 +1,6 @@
 """How a backend describes statements: what clients are told of it, and what is remembered.
 
-Between :class:`~pgtrunk_gateway.session.copying.Copying` and :class:`~pgtrunk_gateway.session.replies.Replies`. The two
+Between :class:`~pgtrunk_gateway.session.copying.Copying` and :class:`~pgtrunk_gateway.session.failing.Failing`. The two
 messages that answer Describe go to the client together, since between them Postgres may find out that the columns are
 others now, and then all is asked again. Pure.
 """
