@@ -21,8 +21,8 @@ IO: Final = {"asyncio", "aioquic", "socket", "ssl", "time", "uvloop", "threading
 
 # Lowest first: each may import what is in the lines above its own, and itself, but nobody beside it.
 CLIENT: Final = (
-    ("pgtrunk.errors", "pgtrunk.half_close", "pgtrunk.histogram", "pgtrunk.metric"),
-    ("pgtrunk.wire",),
+    ("pgtrunk.closing", "pgtrunk.errors", "pgtrunk.half_close", "pgtrunk.histogram", "pgtrunk.metric"),
+    ("pgtrunk.wire", "pgtrunk.session_transport"),
     ("pgtrunk.quic",),
     ("pgtrunk.stages", "pgtrunk.retries", "pgtrunk.witness", "pgtrunk.login_memory"),
     ("pgtrunk.link", "pgtrunk.decisions", "pgtrunk.backoff", "pgtrunk.telemetry", "pgtrunk.address", "pgtrunk.dsn"),
@@ -176,5 +176,5 @@ def test_the_gateway_uses_no_more_of_the_client_than_its_lower_layers() -> None:
 def test_only_fronts_and_steering_know_quic() -> None:
     users = {name for name, path in MODULES.items() if any(is_in(each, "pgtrunk.quic") for each in imported(path))}
     gateway = {name for name in users if is_in(name, "pgtrunk_gateway")}
-    fronts = {f"pgtrunk_gateway.fronts.{name}" for name in ("quic", "reporting", "ticket_keys", "udp")}
+    fronts = {f"pgtrunk_gateway.fronts.{name}" for name in ("lasting_key", "quic", "reporting", "ticket_keys", "udp")}
     assert gateway == {"pgtrunk_gateway.fleet.steering", "pgtrunk_gateway.fleet.ticketing", *fronts}

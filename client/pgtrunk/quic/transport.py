@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pgtrunk.errors import SessionLost
+from pgtrunk.session_transport import SessionTransport
 
 from .stream import NEVER, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from .driver import ConnectionDriver
 
@@ -29,11 +30,7 @@ _NOTHING: deque[bytes] = deque(maxlen=0)
 """What transports have unread that never paused: a deque of one's own takes as much memory as all the rest of one."""
 
 
-_NOBODY: Final = asyncio.Protocol()
-"""The protocol of a transport whose own has been told of the end."""
-
-
-class StreamTransport(asyncio.Transport):
+class StreamTransport(SessionTransport):
     """See asyncio.Transport; only what a stream adds or does otherwise is described here.
 
     ``get_extra_info`` knows 'peername', 'sockname', 'stream_id', 'transport' ("quic"), 'quic_connection' (the driver),
@@ -42,34 +39,21 @@ class StreamTransport(asyncio.Transport):
     would use them.
     """
 
-    __slots__ = (
-        "_closing", "_done", "_driver", "_eof_read", "_eof_waits", "_eof_written", "_high", "_low", "_owed", "_paused",
-        "_protocol", "_receive", "_stream", "_unread", "_write_paused", "on_closed",
-    )  # fmt: skip
+    __slots__ = ("_driver", "_eof_waits", "_owed", "_stream", "_unread")
 
     def __init__(self, driver: ConnectionDriver, stream: Stream) -> None:
-        super().__init__()
+        super().__init__(driver.quic.limits.high_water, driver.quic.limits.low_water)
         self._driver = driver
         self._stream = stream
-        self._high, self._low = driver.quic.limits.high_water, driver.quic.limits.low_water
-        self._protocol: Any = None
-        self._receive: Any = None
         self._unread = _NOTHING
         self._owed = 0  # bytes that the protocol got, and whose credit waits because it paused
-        self._paused = False
-        self._write_paused = False
         self._eof_waits = False  # the FIN came, but not to the protocol yet
-        self._eof_read = False
-        self._eof_written = False
-        self._closing = False  # close() or abort() was called, or the stream is lost
-        self._done = False  # connection_lost is on its way, or was there
-        self.on_closed: Callable[[BaseException | None], None] | None = None
 
     def __repr__(self) -> str:
         state = "lost" if self._done else "closing" if self._closing else "paused" if self._paused else "open"
         return f"<StreamTransport {self._stream.stream_id} {state} of {self._driver!r}>"
 
-    # -- protocol and extra info
+    # -- its beginning, and extra info
 
     def start(self, accept: Callable[[StreamTransport], asyncio.BaseProtocol]) -> None:
         """Have ``accept`` make the protocol of a stream that the peer opened; for the driver."""
@@ -81,14 +65,6 @@ class StreamTransport(asyncio.Transport):
             raise
         except BaseException as exc:  # see _deliver
             self._blame(exc, "connection_made")
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = protocol
-        self._receive = getattr(protocol, "data_received", None)
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        protocol: asyncio.BaseProtocol = self._protocol
-        return protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "stream_id":
@@ -108,9 +84,6 @@ class StreamTransport(asyncio.Transport):
     def unread(self) -> int:
         """Bytes received, gaps included, that the protocol has not consumed."""
         return self._stream.unread
-
-    def is_reading(self) -> bool:
-        return not self._paused and not self._closing
 
     def pause_reading(self) -> None:
         """Deliver nothing more and give no credit; what arrives within the window waits here, counted in the budget."""
@@ -166,20 +139,6 @@ class StreamTransport(asyncio.Transport):
         if self._eof_waits and not (self._unread or self._paused or self._closing):
             self._deliver_eof()
 
-    def _deliver_eof(self) -> None:
-        if self._eof_read or self._closing:
-            return
-        self._eof_read = True
-        try:
-            keep_open = self._protocol.eof_received()
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as exc:
-            self._blame(exc, "eof_received")
-            return
-        if not keep_open:
-            self.close()
-
     def _consume(self, size: int) -> None:
         if self._driver.quic.consume(self._stream, size):
             self._driver.touch()
@@ -200,12 +159,6 @@ class StreamTransport(asyncio.Transport):
         if len(sender._buffer) > self._high and not self._write_paused:
             self._pause_writer()
 
-    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        self.write(b"".join(list_of_data))
-
-    def can_write_eof(self) -> bool:
-        return True
-
     def write_eof(self) -> None:
         if self._eof_written or self._closing:
             return
@@ -222,20 +175,11 @@ class StreamTransport(asyncio.Transport):
         """Bytes written and not yet acknowledged."""
         return len(self._stream.sender._buffer)
 
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._low, self._high
-
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        if high is None:
-            high = self._driver.quic.limits.high_water if low is None else 4 * low
-        if low is None:
-            low = high // 4
-        if not high >= low >= 0:
-            raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
-        self._low, self._high = low, high
+        self._set_marks(high, low, self._driver.quic.limits.high_water)
         if self._write_paused:
-            self._stream.low_mark = low
-        elif len(self._stream.sender._buffer) > high:
+            self._stream.low_mark = self._low
+        elif len(self._stream.sender._buffer) > self._high:
             self._pause_writer()
 
     def _pause_writer(self) -> None:
@@ -251,9 +195,6 @@ class StreamTransport(asyncio.Transport):
                 self._call(self._protocol.resume_writing)
 
     # -- the end
-
-    def is_closing(self) -> bool:
-        return self._closing
 
     def close(self) -> None:
         """Send what was written and the FIN, then report ``connection_lost(None)``. Nothing more is delivered."""
@@ -316,25 +257,11 @@ class StreamTransport(asyncio.Transport):
         self._driver.loop.call_soon(self._connection_lost, error)
 
     def _connection_lost(self, error: SessionLost | None) -> None:
-        protocol = self._protocol
         self._driver.release(self._stream)
         self._stream.low_mark = NEVER
-        self._call(protocol.connection_lost, error)
-        if self.on_closed is not None:
-            self._call(self.on_closed, error)
-        # It refers to its transport: who has dropped it need not wait for the garbage collector to be rid of it.
-        self.set_protocol(_NOBODY)
-        self.on_closed = None
+        self._tell_lost(error)
 
     # -- calling the protocol
-
-    def _call(self, method: Any, *args: Any) -> None:
-        try:
-            method(*args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as exc:  # see _deliver
-            self._report(exc, getattr(method, "__name__", "?"))
 
     def _blame(self, exc: BaseException, method: str) -> None:
         self._report(exc, method)
@@ -342,12 +269,5 @@ class StreamTransport(asyncio.Transport):
             self._driver.quic.reset(self._stream, NO_ERROR)
             self._end(SessionLost(f"stream {self._stream.stream_id} was aborted: its protocol failed in {method}"))
 
-    def _report(self, exc: BaseException, method: str) -> None:
-        self._driver.loop.call_exception_handler(
-            {
-                "message": f"protocol.{method}() failed",
-                "exception": exc,
-                "transport": self,
-                "protocol": self._protocol,
-            }
-        )
+    def _get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._driver.loop

@@ -11,9 +11,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from pgtrunk.errors import SessionLost, TrunkError
+from pgtrunk.session_transport import SessionTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from pgtrunk.tcp.line import Line
 
@@ -22,11 +23,8 @@ __all__ = ["TcpTransport"]
 HIGH_WATER: Final = 64 << 10
 """Octets written and not yet sent above which a protocol is paused, unless it sets another mark."""
 
-_NOBODY: Final = asyncio.Protocol()
-"""The protocol of a transport whose own has been told of the end."""
 
-
-class TcpTransport(asyncio.Transport):
+class TcpTransport(SessionTransport):
     """See asyncio.Transport; only what is different is described here.
 
     ``get_extra_info`` knows 'transport' ("tcp"), 'outbox' (`pgtrunk.witness`), 'early' (whether there is no line yet:
@@ -35,9 +33,7 @@ class TcpTransport(asyncio.Transport):
     """
 
     def __init__(self, protocol: asyncio.BaseProtocol) -> None:
-        super().__init__()
-        self.on_closed: Callable[[BaseException | None], None] | None = None
-        """Called after the protocol's ``connection_lost``, with the same argument."""
+        super().__init__(HIGH_WATER, HIGH_WATER // 4)
         self._loop = asyncio.get_running_loop()
         self._line: Line | None = None
         self._below: asyncio.Transport | None = None
@@ -45,15 +41,8 @@ class TcpTransport(asyncio.Transport):
         """Octets, all together."""
         self._held: list[bytes] = []
         self._size = 0  # of what is held
-        self._high, self._low = HIGH_WATER, HIGH_WATER // 4
-        self._paused = False
-        self._write_paused = False
-        self._eof_written = False
-        self._eof_read = False
-        self._closing = False
         self._cut: TrunkError | None = None
         self._awaits_line: list[Callable[[], None]] = []
-        self._done = False  # connection_lost is on its way, or was there
         self.set_protocol(protocol)
 
     def __repr__(self) -> str:
@@ -102,15 +91,7 @@ class TcpTransport(asyncio.Transport):
         else:
             callback()
 
-    # -- protocol and extra info
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol: Any = protocol
-        self._receive: Any = getattr(protocol, "data_received", None)
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        protocol: asyncio.BaseProtocol = self._protocol
-        return protocol
+    # -- extra info
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "transport":
@@ -141,21 +122,7 @@ class TcpTransport(asyncio.Transport):
 
     def finished(self) -> None:
         """From the line: the gateway has ended the session."""
-        if self._closing or self._eof_read:
-            return
-        self._eof_read = True
-        try:
-            keep_open = self._protocol.eof_received()
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as exc:
-            self._blame(exc, "eof_received")
-            return
-        if not keep_open:
-            self.close()
-
-    def is_reading(self) -> bool:
-        return not self._paused and not self._closing
+        self._deliver_eof()
 
     def pause_reading(self) -> None:
         if not (self._closing or self._paused):
@@ -185,12 +152,6 @@ class TcpTransport(asyncio.Transport):
         if self._size > self._high:
             self.pause_writing()
 
-    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        self.write(b"".join(list_of_data))
-
-    def can_write_eof(self) -> bool:
-        return True
-
     def write_eof(self) -> None:
         if self._eof_written or self._closing:
             return
@@ -202,20 +163,11 @@ class TcpTransport(asyncio.Transport):
         """Octets written and not yet taken by the kernel."""
         return self._size if self._below is None else self._below.get_write_buffer_size()
 
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._low, self._high
-
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        if high is None:
-            high = HIGH_WATER if low is None else 4 * low
-        if low is None:
-            low = high // 4
-        if not high >= low >= 0:
-            raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
-        self._low, self._high = low, high
+        self._set_marks(high, low, HIGH_WATER)
         if self._below is not None:
-            self._below.set_write_buffer_limits(high, low)
-        elif self._size > high:
+            self._below.set_write_buffer_limits(self._high, self._low)
+        elif self._size > self._high:
             self.pause_writing()
 
     def pause_writing(self) -> None:
@@ -232,9 +184,6 @@ class TcpTransport(asyncio.Transport):
                 self._call(self._protocol.resume_writing)
 
     # -- the end
-
-    def is_closing(self) -> bool:
-        return self._closing
 
     def close(self) -> None:
         """Sends what was written, then reports ``connection_lost(None)``. Nothing more is delivered."""
@@ -280,23 +229,10 @@ class TcpTransport(asyncio.Transport):
         self._loop.call_soon(self._connection_lost, error)
 
     def _connection_lost(self, error: BaseException | None) -> None:
-        self._call(self._protocol.connection_lost, error)
-        if self.on_closed is not None:
-            self._call(self.on_closed, error)
-        # It refers to its transport: who has dropped it need not wait for the garbage collector to be rid of it.
-        self.set_protocol(_NOBODY)
-        self.on_closed = None
+        self._tell_lost(error)
         self._awaits_line.clear()
 
     # -- calling the protocol
-
-    def _call(self, method: Any, *args: Any) -> None:
-        try:
-            method(*args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as exc:  # see received
-            self._report(exc, getattr(method, "__name__", "?"))
 
     def _blame(self, exc: BaseException, method: str) -> None:
         self._report(exc, method)
@@ -304,10 +240,5 @@ class TcpTransport(asyncio.Transport):
             self._line.abort()
         self._end(SessionLost(f"the session was aborted: its protocol failed in {method}"))
 
-    def _report(self, exc: BaseException, method: str) -> None:
-        self._loop.call_exception_handler({
-            "message": f"protocol.{method}() failed",
-            "exception": exc,
-            "transport": self,
-            "protocol": self._protocol,
-        })  # fmt: skip
+    def _get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
