@@ -13,6 +13,7 @@ from random import random
 from typing import TYPE_CHECKING, Any
 
 from pgtrunk.address import Address
+from pgtrunk.closing import close_each
 from pgtrunk.errors import SessionLost, TrunkClosed
 
 if TYPE_CHECKING:
@@ -307,8 +308,7 @@ class Lines:
         self.is_closing = True
         for dial in self.dials.values():
             dial.cancel()
-        for connection in self.open.values():
-            self._say_farewell(connection)
+        close_each(partial(self._say_farewell, connection) for connection in self.open.values())
         self.open.clear()
 
     async def wait_closed(self, timeout: float) -> None:
@@ -326,9 +326,10 @@ class Lines:
     def _say_farewell(self, connection: Connection) -> None:
         connection.on_credit = connection.on_lost = connection.on_leave = connection.on_suspect = None
         connection.on_open = None
+        # First: one that fails to say goodbye is stopped with those that take too long.
+        self._await_end(connection)
         connection.close()
         self._counters.gone(connection.figures())
-        self._await_end(connection)
 
     def _await_end(self, connection: Connection) -> None:
         """It answers late packets for a while; then its socket is closed, and who closes the trunk waits for that."""

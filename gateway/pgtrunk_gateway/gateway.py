@@ -13,6 +13,7 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from pgtrunk.closing import close_each
 from pgtrunk_gateway.auth import LoginLimiter
 from pgtrunk_gateway.cancel.dispatch import Dispatcher
 from pgtrunk_gateway.cancel.peer import peers_of
@@ -251,10 +252,8 @@ class Gateway:
         self._closed = True
         self.stopping.abandon()
         self._drain()
-        for front in self.fronts:
-            front.stop_accepting()
-        for session in list(self.context.sessions):
-            session.kill()
+        close_each(front.stop_accepting for front in self.fronts)
+        close_each(session.kill for session in list(self.context.sessions))
         await self.console.close(_LAST_WORDS)
         if self.voice is not None and self.deeds is not None:
             self.voice.close()
@@ -266,8 +265,7 @@ class Gateway:
             await self.context.tally.turnstile.close()
         await self.lookups.close()
         await self.context.sessions_end(_LAST_WORDS)
-        for session in list(self.context.sessions):
-            session.transport.abort()
+        close_each(session.transport.abort for session in list(self.context.sessions))
         await asyncio.gather(*(front.close() for front in self.fronts))
         self.derive.close()
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -80,3 +81,38 @@ async def test_a_port_is_shared_only_where_both_say_so() -> None:
             await listen(one.port, shared=False)
     finally:
         await one.close()
+
+
+async def test_where_one_address_is_not_to_be_had_no_other_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the loop would take the next socket of the same number for the one that it listened on."""
+    loop = asyncio.get_running_loop()
+    create, made = loop.create_server, 0
+
+    async def create_server(*arguments: Any, **settings: Any) -> asyncio.Server:
+        nonlocal made
+        made += 1
+        if made == 2:
+            raise OSError(errno.EADDRINUSE, "in use")
+        return await create(*arguments, **settings)
+
+    monkeypatch.setattr(loop, "create_server", create_server)
+    with pytest.raises(OSError, match="in use"):
+        await TcpFront.listen(
+            ["127.0.0.1", "127.0.0.2"],
+            0,
+            backlog=5,
+            tune=tcp_tuner(Config),
+            session=lambda _: cast("Session", Accepted()),
+        )
+    sockets = socket.socketpair()
+    readable = [asyncio.Event() for _ in sockets]
+    for sock, event in zip(sockets, readable, strict=True):
+        loop.add_reader(sock, event.set)
+    for sock in sockets:
+        sock.send(b"x")
+    async with asyncio.timeout(10):
+        for event in readable:
+            await event.wait()
+    for sock in sockets:
+        loop.remove_reader(sock)
+        sock.close()

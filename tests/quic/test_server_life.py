@@ -228,3 +228,26 @@ async def test_an_endpoint_keeps_some_paths_at_hand_and_not_any_number(
                 assert await client.echo() == b"hello"
                 assert set(map(id, endpoint._paths.values())) == known, "found again, not made again"
             assert len(endpoint._paths) <= 3
+
+
+async def test_a_connection_that_cannot_be_closed_keeps_no_socket_open(
+    config: ServerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+
+    class FaultError(Exception):
+        """Of ours."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise FaultError
+
+    async with echo_server(config) as server, stock_client(server.address) as one, stock_client(server.address) as two:
+        await one.echo()
+        await two.echo()
+        first, second = server.drivers
+        monkeypatch.setattr(first, "close", fail)
+        server.listener.close()
+        assert second.is_lost
+        assert not first.is_lost
+    assert [type(error) for error in told] == [FaultError]

@@ -13,8 +13,10 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pgtrunk.closing import close_each
 from pgtrunk.errors import SessionLost
 from pgtrunk.quic.accepted import Accepted, Hushed
 from pgtrunk.quic.admission import Admission, AdmissionLimits, HalfOpen, RateLimit
@@ -255,9 +257,9 @@ class Listener:
         self.stop_accepting()
         if self._closing is not None or self._closed.is_set():
             return
-        for accepted in list(self._accepted):
-            accepted.driver.close(reason="the gateway is shutting down")
         self._closing = self.loop.call_later(CLOSE_TIME, self._finish)
+        reason = "the gateway is shutting down"
+        close_each(partial(accepted.driver.close, reason=reason) for accepted in list(self._accepted))
         if not self._accepted:
             self._finish()
 
@@ -272,10 +274,8 @@ class Listener:
         self._renewals.close()
         if self._closing is not None:
             self._closing.cancel()
-        for accepted in list(self._accepted):
-            accepted.driver.abandon(None)
-        for endpoint in self._endpoints:
-            endpoint.close()
+        close_each(partial(accepted.driver.abandon, None) for accepted in list(self._accepted))
+        close_each(endpoint.close for endpoint in self._endpoints)
 
     # What the demultiplexer asks for
 

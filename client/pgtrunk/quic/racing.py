@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
+from pgtrunk.closing import close_each
 from pgtrunk.errors import TrunkError
 
 if TYPE_CHECKING:
@@ -208,13 +210,16 @@ class _Racing(Generic[C, E]):
 
     def discard(self, winner: Attempt[C, E] | None) -> None:
         """All but the winner are out, whether they are done or not."""
-        for attempt in self.attempts:
-            task = attempt.task
-            if attempt is winner or attempt.error is not None or task.cancel():
-                continue
-            # It is done, though nobody has looked yet.
-            if not task.cancelled() and task.exception() is None:
-                attempt.connection.discard()
+        close_each(partial(self._put_out, attempt) for attempt in self.attempts if attempt is not winner)
+
+    @staticmethod
+    def _put_out(attempt: Attempt[C, E]) -> None:
+        task = attempt.task
+        if attempt.error is not None or task.cancel():
+            return
+        # It is done, though nobody has looked yet.
+        if not task.cancelled() and task.exception() is None:
+            attempt.connection.discard()
 
     async def settle(self) -> None:
         """Waits for the turn of the loop in which those that were cancelled go."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from pgtrunk.closing import close_each
 from pgtrunk.sidecar.listening import listen
 from pgtrunk.sidecar.session import Session
 
@@ -77,12 +79,9 @@ class Sidecar:
 
     def stop_accepting(self) -> None:
         """Takes no new drivers; those who have not said yet what they want are new."""
-        for listener in self._listeners:
-            listener.close()
-        self._listeners.clear()
-        for session in list(self._sessions):
-            if session.is_silent:
-                session.abort()
+        listeners, self._listeners = self._listeners, []
+        close_each(listener.close for listener in listeners)
+        close_each(session.abort for session in list(self._sessions) if session.is_silent)
 
     async def wait_drained(self) -> None:
         """Waits until the last driver has left."""
@@ -92,8 +91,9 @@ class Sidecar:
         """Ends all sessions, which are told so (57P01), and waits for them a second at most. Cancelled, it has no
         patience with them."""
         self.stop_accepting()
-        for session in list(self._sessions):
-            session.dismiss("57P01", "the sidecar is shutting down")
+        close_each(
+            partial(session.dismiss, "57P01", "the sidecar is shutting down") for session in list(self._sessions)
+        )
         try:
             async with asyncio.timeout(FAREWELL_TIMEOUT):
                 await self.wait_drained()
@@ -106,8 +106,7 @@ class Sidecar:
             raise
 
     def _abort_all(self) -> None:
-        for session in list(self._sessions):
-            session.abort()
+        close_each(session.abort for session in list(self._sessions))
 
     # For sessions.
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from random import random
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pgtrunk.backoff import Backoff
+from pgtrunk.closing import close_each
 from pgtrunk.errors import CertificateError, GatewayUnreachable, SessionLost, TrunkError
 from pgtrunk.quic.control import Goaway
 from pgtrunk.tcp.opening import open_line
@@ -210,8 +212,8 @@ class TcpCarrier:
         self.is_alive = False
         self._drop_spare()
         self._cap.carriers.remove(self)
-        for transport in list(self._sessions):
-            transport.cut(SessionLost(f"the trunk has closed its connections to {self.place}"))
+        error = SessionLost(f"the trunk has closed its connections to {self.place}")
+        close_each(partial(transport.cut, error) for transport in list(self._sessions))
         self._leave_if_done()
 
     def discard(self) -> None:
@@ -227,6 +229,5 @@ class TcpCarrier:
         try:
             await asyncio.shield(self._gone)
         except asyncio.CancelledError:
-            for transport in list(self._sessions):
-                transport.abort()
+            close_each(transport.abort for transport in list(self._sessions))
             raise

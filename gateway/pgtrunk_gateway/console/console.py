@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from pgtrunk.closing import close_each
 from pgtrunk_gateway.console.session import ConsoleSession
 from pgtrunk_gateway.console.view import ALONE, Place, View
 from pgtrunk_gateway.errors import GatewayError, ShuttingDown
@@ -119,10 +121,8 @@ class Console:
     async def close(self, patience: float) -> None:
         """The gateway stops; sessions have ``patience`` seconds to take their last message."""
         self.recorder.stop()
-        for session in list(self.sessions):
-            session.end(ShuttingDown())
+        close_each(partial(session.end, ShuttingDown()) for session in list(self.sessions))
         gone = [session.gone for session in self.sessions]
         if gone:
             await asyncio.wait(gone, timeout=patience)
-        for session in list(self.sessions):
-            session.transport.abort()
+        close_each(session.transport.abort for session in list(self.sessions))

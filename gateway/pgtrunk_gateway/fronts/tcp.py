@@ -52,9 +52,15 @@ class TcpFront:
         (so_reuseport). Raises OSError where an address is not to be had."""
         loop = asyncio.get_running_loop()
         sockets = await bind_tcp(hosts, port, shared=shared, tune=tune)
+        servers: list[asyncio.Server] = []
         try:
-            servers = [await loop.create_server(lambda: session("tcp"), sock=sock, backlog=backlog) for sock in sockets]
+            for sock in sockets:
+                server = await loop.create_server(lambda: session("tcp"), sock=sock, backlog=backlog)
+                servers.append(server)
         except BaseException:
+            # Or the loop would go on to look at their descriptors, which are somebody else's soon.
+            for server in servers:
+                server.close()
             for sock in sockets:
                 sock.close()
             raise
