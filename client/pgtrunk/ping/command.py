@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 from pgtrunk.address import Address
+from pgtrunk.arguments import add_certificates
 from pgtrunk.errors import CertificateError, LoginRefused, PgtrunkError, UdpBlocked, UsageError
 
 if TYPE_CHECKING:
@@ -42,20 +43,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=5.0, help="of each step, default: 5")
     parser.add_argument("--json", action="store_true", help="print one JSON object, also of an error")
     parser.add_argument("--qlog", metavar="DIR", help="write a log of the packets there (qlog)")
-    _add_certificates(parser)
+    add_certificates(parser)
     _add_login(parser)
     parser.set_defaults(run=_run)
-
-
-def _add_certificates(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("certificates")
-    group.add_argument(
-        "--ca", metavar="FILE", help="CAs that the gateway's certificate must lead to (default: the system's)"
-    )
-    group.add_argument("--cert", metavar="FILE", help="client certificate")
-    group.add_argument("--key", metavar="FILE", help="its key")
-    group.add_argument("--server-name", metavar="NAME", help="name that the certificate must carry (default: HOST)")
-    group.add_argument("--dangerously-skip-certificate-verification", action="store_true", help="trust whoever answers")
 
 
 def _add_login(parser: argparse.ArgumentParser) -> None:

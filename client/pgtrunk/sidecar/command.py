@@ -13,6 +13,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+from pgtrunk.arguments import add_certificates
 from pgtrunk.errors import UsageError
 from pgtrunk.manager import StreamManager
 from pgtrunk.sidecar.endpoint import parse_endpoint
@@ -45,7 +46,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     _add_listening(parser)
     _add_trunk(parser)
-    _add_certificates(parser)
+    add_certificates(parser)
     volume = parser.add_mutually_exclusive_group()
     volume.add_argument("-q", "--quiet", action="store_true", help="log warnings alone")
     volume.add_argument("-v", "--verbose", action="store_true", help="log what happens to connections, too")
@@ -150,17 +151,6 @@ def _add_trunk(parser: argparse.ArgumentParser) -> None:
 
 def lifetime(text: str) -> float | None:
     return float(text) or None
-
-
-def _add_certificates(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("certificates")
-    group.add_argument(
-        "--ca", metavar="FILE", help="CAs that the gateway's certificate must lead to (default: the system's)"
-    )
-    group.add_argument("--cert", metavar="FILE", help="client certificate")
-    group.add_argument("--key", metavar="FILE", help="its key")
-    group.add_argument("--server-name", metavar="NAME", help="name that the certificate must carry (default: HOST)")
-    group.add_argument("--dangerously-skip-certificate-verification", action="store_true", help="trust whoever answers")
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pgtrunk_gateway.errors import ConfigError
 from pgtrunk_gateway.fleet.passing import peer
+from pgtrunk_gateway.fronts.socket_file import identity, is_listened_at
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.config.settings import Config
@@ -48,14 +49,14 @@ class Meeting:
             self.sock.bind(path)
             os.chmod(path, _MODE)
             self.sock.listen(4)
-            self._file = _identity(path)
+            self._file = identity(path)
         except BaseException:
             self.sock.close()
             raise
 
     def close(self) -> None:
         """The next one may have the name."""
-        if self._file is not None and _identity(self.path) == self._file:
+        if self._file is not None and identity(self.path) == self._file:
             os.unlink(self.path)
         self.sock.close()
 
@@ -89,14 +90,6 @@ def check_peer(sock: socket.socket) -> int:
     return pid
 
 
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
 def _remove_stale(path: str) -> None:
     """Removes the socket of a process that is gone; raises OSError where there is anything else."""
     try:
@@ -104,13 +97,6 @@ def _remove_stale(path: str) -> None:
             raise FileExistsError(f"{path} is there already, and is no socket")
     except FileNotFoundError:
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            os.unlink(path)
-            return
-        except BlockingIOError:
-            pass
-    raise OSError(f"another supervisor listens at {path}")
+    if is_listened_at(path):
+        raise OSError(f"another supervisor listens at {path}")
+    os.unlink(path)

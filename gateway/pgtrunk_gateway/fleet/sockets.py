@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from pgtrunk_gateway.address import readable
 from pgtrunk_gateway.fleet.hand import Hand
 from pgtrunk_gateway.fronts.opening import blamed
+from pgtrunk_gateway.fronts.socket_file import SocketFile
 from pgtrunk_gateway.fronts.tcp import bind_tcp, tcp_tuner
 from pgtrunk_gateway.fronts.udp import bind_udp, join, like, steer_all
-from pgtrunk_gateway.fronts.unix import SocketFile, bind_unix
+from pgtrunk_gateway.fronts.unix import bind_unix
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.config.load import Loaded

@@ -7,7 +7,6 @@ its socket by the sticky bit, which means nothing else on a socket: the next one
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import os
 import shutil
@@ -15,38 +14,15 @@ import socket
 import stat
 from typing import TYPE_CHECKING
 
+from pgtrunk_gateway.fronts.socket_file import SocketFile, is_listened_at
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pgtrunk_gateway.config.load import Loaded
     from pgtrunk_gateway.fronts.front import SessionFactory
 
-__all__ = ["SocketFile", "UnixFront", "bind_unix"]
-
-
-class SocketFile:
-    """The name of a bound unix socket, for as long as it is its own: another gateway may take it. One that begins with
-    "@" is abstract, and has no file."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._file = None if path.startswith("@") else _identity(path)
-
-    def offer(self) -> None:
-        """The next gateway may have the name."""
-        if self._is_ours():
-            # Not every system lets everyone do that; there the name is free at the end.
-            with contextlib.suppress(OSError):
-                os.chmod(self.path, stat.S_IMODE(os.stat(self.path).st_mode) | stat.S_ISVTX)
-
-    def remove(self) -> None:
-        """To be called while somebody listens, or the next gateway could take the name in between, and lose it here."""
-        if self._is_ours():
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.path)
-
-    def _is_ours(self) -> bool:
-        return self._file is not None and _identity(self.path) == self._file
+__all__ = ["UnixFront", "bind_unix"]
 
 
 class UnixFront:
@@ -110,14 +86,6 @@ def bind_unix(directory: str, port: int, *, mode: int, group: str | None) -> tup
     return sock, SocketFile(path)
 
 
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
 def _remove_stale(path: str) -> None:
     """Removes the socket of a process that is gone, or about to go; raises OSError for any other, and for a file."""
     try:
@@ -126,17 +94,6 @@ def _remove_stale(path: str) -> None:
         return
     if not stat.S_ISSOCK(mode):
         raise FileExistsError(errno.EEXIST, "is there already, and is no socket", path)
-    if mode & stat.S_ISVTX:
-        os.unlink(path)
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        # Who listens may be stuck, and would then let the probe wait as long.
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            os.unlink(path)
-            return
-        except BlockingIOError:
-            pass
-    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), path)
+    if not mode & stat.S_ISVTX and is_listened_at(path):
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), path)
+    os.unlink(path)
