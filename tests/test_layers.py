@@ -44,7 +44,7 @@ CLIENT: Final = (
     ("pgtrunk.cli",),
 )
 GATEWAY: Final = (
-    ("pgtrunk_gateway.errors", "pgtrunk_gateway.stats"),
+    ("pgtrunk_gateway.errors", "pgtrunk_gateway.stats", "pgtrunk_gateway.quic"),
     (
         "pgtrunk_gateway.fleet.frames",
         "pgtrunk_gateway.fleet.board",
@@ -174,7 +174,8 @@ def test_the_gateway_uses_no_more_of_the_client_than_its_lower_layers() -> None:
 
 
 def test_only_fronts_and_steering_know_quic() -> None:
-    users = {name for name, path in MODULES.items() if any(is_in(each, "pgtrunk.quic") for each in imported(path))}
-    gateway = {name for name in users if is_in(name, "pgtrunk_gateway")}
+    quic = ("pgtrunk.quic", "pgtrunk_gateway.quic")
+    users = {name for name, path in MODULES.items() if any(is_in(each, end) for each in imported(path) for end in quic)}
+    gateway = {name for name in users if is_in(name, "pgtrunk_gateway") and not is_in(name, "pgtrunk_gateway.quic")}
     fronts = {f"pgtrunk_gateway.fronts.{name}" for name in ("lasting_key", "quic", "reporting", "ticket_keys", "udp")}
     assert gateway == {"pgtrunk_gateway.fleet.steering", "pgtrunk_gateway.fleet.ticketing", *fronts}

@@ -16,7 +16,7 @@ from helpers.fake_postgres import FakePostgres
 from helpers.listening import CA, server_config
 from helpers.trunks import until
 from pgtrunk import CertificateError, StreamManager
-from pgtrunk.quic.server import Listener, listen
+from pgtrunk_gateway.quic.server import Listener, listen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine

@@ -6,15 +6,19 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from helpers.waiting import until
-from pgtrunk.quic.forwarding import Forwarded
-from pgtrunk.quic.reset import ResetTokens
-from pgtrunk.quic.sockets import AddressInfo, bind_group, steer
 from pgtrunk_gateway.fleet.bus import Bus
 from pgtrunk_gateway.fleet.steering import LET_GO, Caretaking, WorkerSockets
+from pgtrunk_gateway.quic.forwarding import Forwarded
+from pgtrunk_gateway.quic.groups import bind_group, steer
+from pgtrunk_gateway.quic.resets import ResetTokens
+
+if TYPE_CHECKING:
+    from pgtrunk.quic.sockets import AddressInfo
 
 KEYS = (b"k" * 32,)
 ID = b"\x00\x01345678"

@@ -14,7 +14,7 @@ from helpers.replaying import first_flight, recording_relay, replay
 from helpers.site import DATABASE, PASSWORD, USER
 from helpers.waiting import until
 from pgtrunk import StreamManager
-from pgtrunk.quic.connection_id import bucket_of
+from pgtrunk_gateway.quic.connection_id import bucket_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from helpers.datagrams import relay
 from helpers.site import DATABASE, PASSWORD, USER
 from helpers.waiting import until
 from pgtrunk import SessionLost, StreamManager
-from pgtrunk.quic.connection_id import bucket_of
+from pgtrunk_gateway.quic.connection_id import bucket_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

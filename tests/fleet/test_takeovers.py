@@ -17,7 +17,6 @@ import pytest
 from helpers.site import DATABASE, PASSWORD, USER
 from helpers.waiting import until
 from pgtrunk import SessionLost, StreamManager
-from pgtrunk.quic.connection_id import generation_of
 from pgtrunk.wire.startup import CancelRequest
 from pgtrunk_gateway.config.load import load
 from pgtrunk_gateway.errors import ConfigError
@@ -26,6 +25,7 @@ from pgtrunk_gateway.fleet import post, succession
 from pgtrunk_gateway.fleet.dues import POOL
 from pgtrunk_gateway.fleet.heritage import Heritage
 from pgtrunk_gateway.fleet.supervisor import Supervisor
+from pgtrunk_gateway.quic.connection_id import generation_of
 from pgtrunk_gateway.stopping import Patience
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from pgtrunk.quic.ticket_keys import PERIOD, TicketKeys
 from pgtrunk_gateway.fleet.charter import Secrets
 from pgtrunk_gateway.fleet.ticketing import Ticketing
+from pgtrunk_gateway.quic.ticket_keys import PERIOD, TicketKeys
 
 NONCE = bytes(12)
 

@@ -12,9 +12,9 @@ import asyncpg
 from helpers.site import DATABASE, PASSWORD, USER
 from helpers.waiting import until
 from pgtrunk import StreamManager
-from pgtrunk.quic.connection_id import bucket_of
 from pgtrunk_gateway.console.registry import SHOWS
 from pgtrunk_gateway.fleet.member import HEARD
+from pgtrunk_gateway.quic.connection_id import bucket_of
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -10,16 +10,16 @@ from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet import QuicPacketType, pull_quic_header
 
 from helpers.stock_client import configuration
-from pgtrunk.quic.admission import Admission, AdmissionLimits, RetryMode
-from pgtrunk.quic.demux import Demultiplexer, Routed, Surroundings
-from pgtrunk.quic.retry import RetryTokens
-from pgtrunk.quic.sealing import Sealer
-from pgtrunk.quic.udp import Path
+from pgtrunk_gateway.quic.admission import Admission, AdmissionLimits, RetryMode
+from pgtrunk_gateway.quic.demux import Demultiplexer, Routed, Surroundings
+from pgtrunk_gateway.quic.retry import RetryTokens
+from pgtrunk_gateway.quic.sealing import Sealer
+from pgtrunk_gateway.quic.udp import Path
 
 if TYPE_CHECKING:
     from aioquic.quic.packet import QuicHeader
 
-    from pgtrunk.quic.reception import Opening
+    from pgtrunk_gateway.quic.reception import Opening
 
 HERE = Path(("192.0.2.1", 5000), cast("Any", None))
 THERE = Path(("192.0.2.2", 5000), cast("Any", None))

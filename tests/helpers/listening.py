@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from helpers.certificates import SERVER_AUTH, Identity, authority
 from pgtrunk.quic.config import ByteBudget, QuicLimits
-from pgtrunk.quic.server import Listener, ServerConfig, listen
+from pgtrunk_gateway.quic.server import Listener, ServerConfig, listen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -9,11 +9,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from helpers.listening import PATIENCE, Echo
-from pgtrunk.quic.caretaker import Caretaker
-from pgtrunk.quic.connection_id import bucket_of
-from pgtrunk.quic.server import Listener, ServerConfig, bind, listen_on
-from pgtrunk.quic.sockets import steer
-from pgtrunk.quic.steering import Place
+from pgtrunk_gateway.quic.caretaker import Caretaker
+from pgtrunk_gateway.quic.connection_id import bucket_of
+from pgtrunk_gateway.quic.groups import steer
+from pgtrunk_gateway.quic.server import Listener, ServerConfig, bind, listen_on
+from pgtrunk_gateway.quic.steering import Place
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,9 +9,9 @@ from aioquic import tls
 from aioquic.buffer import Buffer  # type: ignore[attr-defined]
 from aioquic.quic.packet import QuicTransportParameters, push_quic_transport_parameters
 
-from pgtrunk.quic.sealing import Sealer
-from pgtrunk.quic.server_tls import HandshakePolicy, ServerContext
-from pgtrunk.quic.tickets import Tickets
+from pgtrunk_gateway.quic.sealing import Sealer
+from pgtrunk_gateway.quic.server_tls import HandshakePolicy, ServerContext
+from pgtrunk_gateway.quic.tickets import Tickets
 
 if TYPE_CHECKING:
     from helpers.certificates import Identity

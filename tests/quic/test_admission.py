@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgtrunk.quic.admission import Admission, AdmissionLimits, HalfOpen, RateLimit, RetryMode, Verdict, site_of
-from pgtrunk.quic.retry import packed_address
+from pgtrunk_gateway.quic.admission import Admission, AdmissionLimits, HalfOpen, RateLimit, RetryMode, Verdict, site_of
+from pgtrunk_gateway.quic.retry import packed_address
 
 HERE, THERE = b"here", b"there"
 

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from pgtrunk.quic import anteroom as module
-from pgtrunk.quic.anteroom import (
+from pgtrunk_gateway.quic import anteroom as module
+from pgtrunk_gateway.quic.anteroom import (
     MAX_DATAGRAMS,
     MAX_OCTETS,
     MAX_WAITING,
@@ -16,7 +16,7 @@ from pgtrunk.quic.anteroom import (
     Anteroom,
     Entry,
 )
-from pgtrunk.quic.udp import Path
+from pgtrunk_gateway.quic.udp import Path
 
 PATH = Path(("192.0.2.1", 5000), cast("Any", None))
 

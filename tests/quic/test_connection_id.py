@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgtrunk.quic.config import CID_LENGTH
-from pgtrunk.quic.connection_id import ConnectionIds, bucket_of, generation_of
+from pgtrunk_gateway.quic.connection_id import ConnectionIds, bucket_of, generation_of
 
 
 @given(st.binary(min_size=CID_LENGTH, max_size=CID_LENGTH), st.sets(st.integers(0, 255), min_size=1), st.integers(0, 3))

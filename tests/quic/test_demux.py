@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.demuxing import HERE, THERE, Client, Connection, World, header_of, long_packet, retried
-from pgtrunk.quic.demux import read_long
-from pgtrunk.quic.reception import REFUSALS_PER_SECOND
+from pgtrunk_gateway.quic.demux import read_long
+from pgtrunk_gateway.quic.reception import REFUSALS_PER_SECOND
 
 if TYPE_CHECKING:
-    from pgtrunk.quic.admission import RetryMode
+    from pgtrunk_gateway.quic.admission import RetryMode
 
 FIRST = Client().says()
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from helpers.demuxing import HERE, THERE, Connection, World, long_packet
-from pgtrunk.quic.reset import Resets
+from pgtrunk_gateway.quic.resets import Resets
 
 if TYPE_CHECKING:
-    from pgtrunk.quic.udp import Path
+    from pgtrunk_gateway.quic.udp import Path
 
 
 class Fleet(World):

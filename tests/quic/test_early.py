@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgtrunk.quic.early import FRESHNESS, Terms, UsedTickets
+from pgtrunk_gateway.quic.early import FRESHNESS, Terms, UsedTickets
 
 LIMITS = (1000, 10, 10, 10, 100, 1, 8)
 

@@ -12,7 +12,7 @@ from helpers.quic_pair import SERVER_ADDR, Echo, Pair, Recorder, sessions_of
 from helpers.tls_pair import Clock, policy
 from pgtrunk.errors import SessionLost
 from pgtrunk.quic.config import QuicLimits
-from pgtrunk.quic.server_tls import HandshakePolicy, ServerContext
+from pgtrunk_gateway.quic.server_tls import HandshakePolicy, ServerContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable

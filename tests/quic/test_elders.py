@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pgtrunk.quic.connection_id import ConnectionIds
-from pgtrunk.quic.elders import MOST_ELDERS, Elder, Elders
+from pgtrunk_gateway.quic.connection_id import ConnectionIds
+from pgtrunk_gateway.quic.elders import MOST_ELDERS, Elder, Elders
 
 SHORT, INITIAL, HANDSHAKE = 0x40, 0xC0, 0xE0
 

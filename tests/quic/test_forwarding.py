@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgtrunk.quic.forwarding import MAX_FRAME, Forwarded
-from pgtrunk.quic.udp import Path
+from pgtrunk_gateway.quic.forwarding import MAX_FRAME, Forwarded
+from pgtrunk_gateway.quic.udp import Path
 
 IPV4 = st.ip_addresses(v=4).map(str)
 IPV6 = st.ip_addresses(v=6).map(lambda address: socket.inet_ntop(socket.AF_INET6, address.packed))

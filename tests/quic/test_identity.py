@@ -13,7 +13,7 @@ from helpers.listening import CA, EchoServer, echo_server, server_config
 from pgtrunk.errors import CertificateError, CertificateFileError
 from pgtrunk.quic.client_config import ClientConfig
 from pgtrunk.quic.connecting import connect
-from pgtrunk.quic.identity import Identity
+from pgtrunk_gateway.quic.identity import Identity
 
 if TYPE_CHECKING:
     from pathlib import Path

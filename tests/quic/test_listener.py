@@ -10,12 +10,12 @@ import pytest
 from helpers.listening import SERVER, echo_server, server_config
 from helpers.stock_client import stock_client
 from pgtrunk.errors import CertificateFileError, UsageError
-from pgtrunk.quic.server import listen
+from pgtrunk_gateway.quic.server import listen
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pgtrunk.quic.server import ServerConfig
+    from pgtrunk_gateway.quic.server import ServerConfig
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pgtrunk.quic.client import ClientConnection
-    from pgtrunk.quic.server import ServerConfig
+    from pgtrunk_gateway.quic.server import ServerConfig
 
 KNOWS = 3.0
 """Seconds in which a client must know that its worker is gone."""

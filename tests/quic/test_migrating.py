@@ -10,7 +10,7 @@ import pytest
 
 from helpers.quic_pair import CLIENT_ADDR, SERVER_ADDR, Echo, Pair, Recorder
 from pgtrunk.quic.pmtu import BASE
-from pgtrunk.quic.udp import Path as UdpPath
+from pgtrunk_gateway.quic.udp import Path as UdpPath
 
 if TYPE_CHECKING:
     from pgtrunk.quic.connection import Connection

@@ -1,4 +1,4 @@
-"""What pgtrunk.quic relies on in aioquic without a promise: each name, and what the name does."""
+"""What we rely on in aioquic without a promise, at either end: each name, and what the name does."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.quic.rangeset import RangeSet
 
 import pgtrunk.quic
+import pgtrunk_gateway.quic
 from helpers.quic_pair import Pair, present
 from pgtrunk.quic import private_names
 
-SOURCES = sorted(Path(pgtrunk.quic.__file__).parent.glob("*.py"))
+SOURCES = [path for each in (pgtrunk, pgtrunk_gateway) for path in sorted(Path(each.quic.__file__).parent.glob("*.py"))]
 LISTED = [(place, name) for place, names in private_names.REQUIRED.items() for name in names.split()]
 
 

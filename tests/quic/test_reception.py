@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from helpers.demuxing import Client, Connection, World, long_packet, retried
 
 if TYPE_CHECKING:
-    from pgtrunk.quic.admission import RetryMode
+    from pgtrunk_gateway.quic.admission import RetryMode
 
 
 class Turning(World):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from helpers.quic_pair import CLIENT_ADDR, SERVER_ADDR, Echo, Pair
 from pgtrunk.errors import SessionLost
-from pgtrunk.quic.reset import RESETS_PER_SECOND, TOKEN_SIZE, Resets, ResetTokens, is_reset, reset_packet
+from pgtrunk.quic.reset import TOKEN_SIZE, is_reset
+from pgtrunk_gateway.quic.resets import RESETS_PER_SECOND, Resets, ResetTokens, reset_packet
 
 KEYS = (b"k" * 32, b"o" * 32)
 ID = b"12345678"

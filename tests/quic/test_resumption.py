@@ -19,19 +19,19 @@ from helpers.waiting import until
 from pgtrunk.errors import CertificateError, GatewayUnreachable, SessionLost
 from pgtrunk.quic.client_config import ClientConfig
 from pgtrunk.quic.connecting import connect
-from pgtrunk.quic.identity import Identity
 from pgtrunk.quic.resumption import gateway_name
-from pgtrunk.quic.sealing import Sealer
-from pgtrunk.quic.ticket_keys import PURPOSE
 from pgtrunk.quic.ticket_store import FileTickets, MemoryTickets
-from pgtrunk.quic.tickets import LIFETIME, MAX_RENEWAL, Tickets
+from pgtrunk_gateway.quic.identity import Identity
+from pgtrunk_gateway.quic.sealing import Sealer
+from pgtrunk_gateway.quic.ticket_keys import PURPOSE
+from pgtrunk_gateway.quic.tickets import LIFETIME, MAX_RENEWAL, Tickets
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from pgtrunk.quic.client import ClientConnection
-    from pgtrunk.quic.server import ServerConfig
+    from pgtrunk_gateway.quic.server import ServerConfig
 
 
 class Asking(asyncio.Protocol):

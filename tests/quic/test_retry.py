@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgtrunk.quic.retry import LIFETIME, MAX_SKEW, RetryTokens
-from pgtrunk.quic.sealing import Sealer
+from pgtrunk_gateway.quic.retry import LIFETIME, MAX_SKEW, RetryTokens
+from pgtrunk_gateway.quic.sealing import Sealer
 
 HERE = ("192.0.2.1", 5000)
 ORIGINAL, RETRY = b"original", b"retry-id"

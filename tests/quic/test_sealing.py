@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgtrunk.errors import UsageError
-from pgtrunk.quic.sealing import Sealer
+from pgtrunk_gateway.quic.sealing import Sealer
 
 OLD, NEW = b"o" * 32, b"n" * 32
 NONCE = bytes(12)

@@ -18,7 +18,7 @@ from helpers.stock_client import stock_client
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pgtrunk.quic.server import ServerConfig
+    from pgtrunk_gateway.quic.server import ServerConfig
 
 APP = CA.issue("app")
 OTHER = authority("another CA")

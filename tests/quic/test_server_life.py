@@ -12,15 +12,15 @@ from aioquic.quic.packet import QuicErrorCode
 from helpers.listening import Echo, echo_server, server_config
 from helpers.stock_client import stock_client
 from pgtrunk.quic.config import QuicLimits
-from pgtrunk.quic.connection_id import generation_of
-from pgtrunk.quic.server import listen
-from pgtrunk.quic.udp import Path as NetworkPath
-from pgtrunk.quic.udp import UdpCounters
+from pgtrunk_gateway.quic.connection_id import generation_of
+from pgtrunk_gateway.quic.server import listen
+from pgtrunk_gateway.quic.udp import Path as NetworkPath
+from pgtrunk_gateway.quic.udp import UdpCounters
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pgtrunk.quic.server import ServerConfig
+    from pgtrunk_gateway.quic.server import ServerConfig
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ def test_a_path_is_an_address_and_more() -> None:
 async def test_an_endpoint_keeps_some_paths_at_hand_and_not_any_number(
     config: ServerConfig, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgtrunk.quic.udp.MAX_PATHS", 3)
+    monkeypatch.setattr("pgtrunk_gateway.quic.udp.MAX_PATHS", 3)
     async with echo_server(config, host) as server:
         endpoint: Any = server.listener._endpoints[0]
         for _ in range(8):

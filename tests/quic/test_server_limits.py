@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from helpers.listening import CA, EchoServer, echo_server, server_config
 from helpers.stock_client import configuration, stock_client
 from pgtrunk.quic.config import ByteBudget, QuicLimits
-from pgtrunk.quic.udp import Path as NetworkPath
+from pgtrunk_gateway.quic.udp import Path as NetworkPath
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pgtrunk.quic.server import ServerConfig
+    from pgtrunk_gateway.quic.server import ServerConfig
 
 
 QUICK = QuicLimits(handshake_timeout=0.3, socket_buffer=1 << 16)
@@ -233,7 +233,9 @@ async def test_strangers_cannot_fill_the_log(
     assert 1 <= len(lines) <= 20, "some, so that a mistake of one's own is seen; not one for each"
     assert all("no_application_protocol" in line for line in lines)
     assert all(line.startswith("no connection with 127.0.0.1:") for line in lines)
-    assert {record.name for record in caplog.records if record.levelname != "DEBUG"} == {"pgtrunk.quic.listener"}
+    assert {record.name for record in caplog.records if record.levelname != "DEBUG"} == {
+        "pgtrunk_gateway.quic.listener"
+    }
 
 
 class Recorder:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 from aioquic import tls
 
-from pgtrunk.quic import accepted, client_auth, credentials, demux, listener, private_names, server_tls, stateless
+from pgtrunk.quic import client_auth, credentials, private_names
+from pgtrunk_gateway.quic import accepted, demux, listener, server_tls, stateless
 
 LISTED = {name for names in private_names.REQUIRED.values() for name in names.split()}
 

@@ -11,10 +11,10 @@ from aioquic import tls
 from helpers.certificates import IS_CA, SERVER_AUTH, authority, self_signed
 from helpers.tls_pair import Clock, TlsPair, policy, say
 from pgtrunk.quic.client_auth import AlertCertificateRequired, AlertUnknownCA, ClientAuthority
-from pgtrunk.quic.early import MAX_EARLY_DATA
+from pgtrunk_gateway.quic.early import MAX_EARLY_DATA
 
 if TYPE_CHECKING:
-    from pgtrunk.quic.server_tls import HandshakePolicy
+    from pgtrunk_gateway.quic.server_tls import HandshakePolicy
 
 CA = authority()
 OTHER = authority("another CA")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgtrunk.quic.sockets import AddressInfo, bind_all, bind_group, is_wildcard, tune
+from pgtrunk.quic.sockets import AddressInfo, tune
+from pgtrunk_gateway.quic.groups import bind_all, bind_group, is_wildcard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet import QuicErrorCode, QuicPacketType, QuicProtocolVersion, pull_quic_header
 
-from pgtrunk.quic.stateless import FIRST_DATAGRAM_SIZE, close_packet, retry_packet, version_negotiation_packet
+from pgtrunk_gateway.quic.stateless import FIRST_DATAGRAM_SIZE, close_packet, retry_packet, version_negotiation_packet
 
 SERVER = ("192.0.2.1", 6432)
 

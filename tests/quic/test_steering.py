@@ -11,13 +11,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pgtrunk.quic.connection_id import BUCKETS, ConnectionIds, bucket_of, generation_of
-from pgtrunk.quic.demux import read_long
-from pgtrunk.quic.sockets import AddressInfo, bind_group, steer
-from pgtrunk.quic.steering import ALONE, NO_SOCKET, Instruction, Place, encode, program
+from pgtrunk_gateway.quic.connection_id import BUCKETS, ConnectionIds, bucket_of, generation_of
+from pgtrunk_gateway.quic.demux import read_long
+from pgtrunk_gateway.quic.groups import bind_group, steer
+from pgtrunk_gateway.quic.steering import ALONE, NO_SOCKET, Instruction, Place, encode, program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from pgtrunk.quic.sockets import AddressInfo
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the program is for Linux's kernel")
 COUNTS = st.integers(1, BUCKETS)
@@ -182,5 +184,5 @@ def test_a_socket_without_a_group_is_not_steered() -> None:
 
 
 def test_without_linux_nothing_is_steered(group: list[socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgtrunk.quic.sockets.sys.platform", "darwin")
+    monkeypatch.setattr("pgtrunk_gateway.quic.groups.sys.platform", "darwin")
     assert steer(group[0], 4) == "darwin has no SO_ATTACH_REUSEPORT_CBPF"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from pgtrunk.quic.ticket_keys import PERIOD, TicketKeys
-from pgtrunk.quic.tickets import LIFETIME
+from pgtrunk_gateway.quic.ticket_keys import PERIOD, TicketKeys
+from pgtrunk_gateway.quic.tickets import LIFETIME
 
 KEY = b"k" * 32
 NONCE = bytes(12)

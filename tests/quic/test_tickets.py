@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgtrunk.quic.sealing import Sealer
-from pgtrunk.quic.tickets import LIFETIME, MAX_SKEW, NO_AUTHORITY, Ticket, Tickets
+from pgtrunk_gateway.quic.sealing import Sealer
+from pgtrunk_gateway.quic.tickets import LIFETIME, MAX_SKEW, NO_AUTHORITY, Ticket, Tickets
 
 KEY = b"k" * 32
 CAS = b"f" * 32

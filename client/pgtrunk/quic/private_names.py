@@ -1,8 +1,8 @@
-"""The names of aioquic that pgtrunk.quic relies on though aioquic promises nothing about them, and the check that they
-exist.
+"""Names of aioquic that pgtrunk.quic and pgtrunk_gateway.quic rely on though aioquic promises nothing about them, and
+the check that they exist.
 
-It runs before any other module here is imported: an aioquic that has moved on is refused in one sentence, instead of
-by an AttributeError in the middle of a session. What the names *do* is pinned by tests/quic/test_private_names.py.
+It runs before any other module of the two is imported: an aioquic that has moved on is refused in one sentence, instead
+of by an AttributeError in the middle of a session. What the names *do* is pinned by tests/quic/test_private_names.py.
 """
 
 from __future__ import annotations

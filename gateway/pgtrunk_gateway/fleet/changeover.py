@@ -26,12 +26,12 @@ from pgtrunk_gateway.fleet.succession import Succession
 from pgtrunk_gateway.stopping import Patience
 
 if TYPE_CHECKING:
-    from pgtrunk.quic.elders import Elders
     from pgtrunk_gateway.fleet.bus import Bus
     from pgtrunk_gateway.fleet.frames import Body
     from pgtrunk_gateway.fleet.heritage import Heritage
     from pgtrunk_gateway.fleet.supervisor import Supervisor
     from pgtrunk_gateway.fleet.teller import Teller
+    from pgtrunk_gateway.quic.elders import Elders
 
 __all__ = ["Changeover"]
 

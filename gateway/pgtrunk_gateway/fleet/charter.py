@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Charter", "Secrets", "TicketSeed"]
 
 TicketSeed: TypeAlias = tuple[int, tuple[bytes, ...]]
-"""The number of a period, its key and the one before: see :class:`pgtrunk.quic.ticket_keys.TicketKeys`."""
+"""The number of a period, its key and the one before: see :class:`pgtrunk_gateway.quic.ticket_keys.TicketKeys`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
-"""Datagrams on their way from one worker to another, in frames (:mod:`pgtrunk.quic.forwarding`), over unix datagram
-sockets: a pair for each worker, of which it has the reading end and all others the writing one.
+"""Datagrams on their way from one worker to another, in frames (:mod:`pgtrunk_gateway.quic.forwarding`), over unix
+datagram sockets: a pair for each worker, of which it has the reading end and all others the writing one.
 
 What has no room is lost and counted, as on a network that is congested: QUIC sends it again.
 """

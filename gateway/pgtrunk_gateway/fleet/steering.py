@@ -1,5 +1,5 @@
 """The supervisor's part in steering datagrams: somebody is always at a worker's UDP sockets, the worker or a caretaker
-(:mod:`pgtrunk.quic.caretaker`), and never both.
+(:mod:`pgtrunk_gateway.quic.caretaker`), and never both.
 
 A worker that starts asks for its sockets before it reads from them; then the caretaker has let go.
 """
@@ -12,11 +12,11 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pgtrunk.quic.caretaker import Caretaker
-from pgtrunk.quic.connection_id import GENERATIONS
-from pgtrunk.quic.elders import MOST_ELDERS, Elder, Elders
-from pgtrunk.quic.steering import Place
 from pgtrunk_gateway.fleet.forwarding import ElderOutlets, Inlet, Outlets
+from pgtrunk_gateway.quic.caretaker import Caretaker
+from pgtrunk_gateway.quic.connection_id import GENERATIONS
+from pgtrunk_gateway.quic.elders import MOST_ELDERS, Elder, Elders
+from pgtrunk_gateway.quic.steering import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

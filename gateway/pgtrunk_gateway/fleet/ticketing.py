@@ -7,7 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from pgtrunk.quic.ticket_keys import PERIOD, TicketKeys
+from pgtrunk_gateway.quic.ticket_keys import PERIOD, TicketKeys
 
 if TYPE_CHECKING:
     from pgtrunk_gateway.fleet.charter import TicketSeed

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pgtrunk.quic.sealing import KEY_SIZE, derive
+from pgtrunk_gateway.quic.sealing import KEY_SIZE, derive
 from pgtrunk_gateway.tls.files import read
 from pgtrunk_gateway.tls.settings import SettingError
 

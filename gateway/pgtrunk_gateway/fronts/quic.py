@@ -14,30 +14,30 @@ from pgtrunk.errors import CertificateFileError, UsageError
 from pgtrunk.quic.config import ByteBudget, QuicLimits
 from pgtrunk.quic.control import Goaway
 from pgtrunk.quic.qlog import QlogFolder
-from pgtrunk.quic.server import Identity, Listener, ServerConfig, listen, listen_on
-from pgtrunk.quic.steering import Place
-from pgtrunk.quic.ticket_keys import TicketKeys
-from pgtrunk.quic.tickets import Tickets
 from pgtrunk_gateway.address import readable
 from pgtrunk_gateway.fleet.forwarding import Inlet, Outlets
 from pgtrunk_gateway.fleet.steering import LET_GO, elders_of
 from pgtrunk_gateway.fronts.lasting_key import lasting_key, machine
 from pgtrunk_gateway.fronts.reporting import StageReports
 from pgtrunk_gateway.fronts.ticket_keys import ticket_sealer
+from pgtrunk_gateway.quic.server import Identity, Listener, ServerConfig, listen, listen_on
+from pgtrunk_gateway.quic.steering import Place
+from pgtrunk_gateway.quic.ticket_keys import TicketKeys
+from pgtrunk_gateway.quic.tickets import Tickets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pgtrunk.quic.driver import ConnectionDriver
-    from pgtrunk.quic.early import HandshakeCounters
-    from pgtrunk.quic.elders import Elders
-    from pgtrunk.quic.server import Acceptor
     from pgtrunk.quic.transport import StreamTransport
     from pgtrunk_gateway.config.load import Loaded
     from pgtrunk_gateway.config.settings import Config
     from pgtrunk_gateway.errors import ConfigError
     from pgtrunk_gateway.fleet.fleet import Fleet
     from pgtrunk_gateway.fronts.front import SessionFactory
+    from pgtrunk_gateway.quic.early import HandshakeCounters
+    from pgtrunk_gateway.quic.elders import Elders
+    from pgtrunk_gateway.quic.server import Acceptor
 
 __all__ = ["QuicFront"]
 

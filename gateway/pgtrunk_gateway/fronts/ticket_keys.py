@@ -9,8 +9,8 @@ from __future__ import annotations
 import binascii
 from typing import TYPE_CHECKING
 
-from pgtrunk.quic.sealing import KEY_SIZE, Sealer
-from pgtrunk.quic.ticket_keys import PURPOSE
+from pgtrunk_gateway.quic.sealing import KEY_SIZE, Sealer
+from pgtrunk_gateway.quic.ticket_keys import PURPOSE
 from pgtrunk_gateway.tls.files import read
 from pgtrunk_gateway.tls.settings import SettingError
 

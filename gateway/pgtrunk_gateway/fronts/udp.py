@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from pgtrunk.quic.server import bind
-from pgtrunk.quic.sockets import join, like, steer
+from pgtrunk_gateway.quic.groups import join, like, steer
+from pgtrunk_gateway.quic.server import bind
 
 if TYPE_CHECKING:
     import socket

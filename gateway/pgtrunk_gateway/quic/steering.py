@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
 
-from pgtrunk.quic.connection_id import BUCKETS, bucket_of
+from pgtrunk_gateway.quic.connection_id import BUCKETS, bucket_of
 
 __all__ = ["ALONE", "NO_SOCKET", "Instruction", "Place", "encode", "program"]
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from pgtrunk.quic.early import Terms
-from pgtrunk.quic.sealing import Sealer
+from pgtrunk_gateway.quic.early import Terms
+from pgtrunk_gateway.quic.sealing import Sealer
 
 if TYPE_CHECKING:
-    from pgtrunk.quic.ticket_keys import TicketKeys
+    from pgtrunk_gateway.quic.ticket_keys import TicketKeys
 
 __all__ = ["NO_AUTHORITY", "Ticket", "Tickets"]
 

@@ -14,27 +14,28 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pgtrunk.quic.admission import AdmissionLimits, RetryMode
 from pgtrunk.quic.config import ALPN, ByteBudget, QuicLimits, quic_configuration
-from pgtrunk.quic.identity import Identity
-from pgtrunk.quic.listener import Acceptor, Door, Listener
-from pgtrunk.quic.reset import ResetTokens
-from pgtrunk.quic.retry import RetryTokens
-from pgtrunk.quic.sealing import Sealer
-from pgtrunk.quic.server_tls import HandshakePolicy
-from pgtrunk.quic.sockets import bind_group, tune
-from pgtrunk.quic.steering import ALONE
-from pgtrunk.quic.ticket_keys import PURPOSE
-from pgtrunk.quic.tickets import Tickets
+from pgtrunk.quic.sockets import tune
+from pgtrunk_gateway.quic.admission import AdmissionLimits, RetryMode
+from pgtrunk_gateway.quic.groups import bind_group
+from pgtrunk_gateway.quic.identity import Identity
+from pgtrunk_gateway.quic.listener import Acceptor, Door, Listener
+from pgtrunk_gateway.quic.resets import ResetTokens
+from pgtrunk_gateway.quic.retry import RetryTokens
+from pgtrunk_gateway.quic.sealing import Sealer
+from pgtrunk_gateway.quic.server_tls import HandshakePolicy
+from pgtrunk_gateway.quic.steering import ALONE
+from pgtrunk_gateway.quic.ticket_keys import PURPOSE
+from pgtrunk_gateway.quic.tickets import Tickets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pgtrunk.quic.elders import Elders
-    from pgtrunk.quic.listener import Forward
     from pgtrunk.quic.qlog import QlogFolder
-    from pgtrunk.quic.steering import Place
-    from pgtrunk.quic.ticket_keys import TicketKeys
+    from pgtrunk_gateway.quic.elders import Elders
+    from pgtrunk_gateway.quic.listener import Forward
+    from pgtrunk_gateway.quic.steering import Place
+    from pgtrunk_gateway.quic.ticket_keys import TicketKeys
 
 __all__ = ["Acceptor", "Identity", "Listener", "ServerConfig", "bind", "listen", "listen_on"]
 

@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Protocol
 from aioquic.buffer import Buffer  # type: ignore[attr-defined]  # its public home, though it only re-exports it
 from aioquic.quic.packet import QuicErrorCode, QuicHeader, QuicPacketType, pull_quic_header
 
-from pgtrunk.quic.admission import Admission, HalfOpen, RateLimit, Verdict, site_of
-from pgtrunk.quic.anteroom import Anteroom, Entry
 from pgtrunk.quic.config import CID_LENGTH
-from pgtrunk.quic.retry import RetryTokens, packed_address
-from pgtrunk.quic.sealing import NONCE_SIZE
-from pgtrunk.quic.stateless import FIRST_DATAGRAM_SIZE, close_packet, retry_packet
+from pgtrunk_gateway.quic.admission import Admission, HalfOpen, RateLimit, Verdict, site_of
+from pgtrunk_gateway.quic.anteroom import Anteroom, Entry
+from pgtrunk_gateway.quic.retry import RetryTokens, packed_address
+from pgtrunk_gateway.quic.sealing import NONCE_SIZE
+from pgtrunk_gateway.quic.stateless import FIRST_DATAGRAM_SIZE, close_packet, retry_packet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pgtrunk.quic.demux import DemuxCounters
-    from pgtrunk.quic.udp import Path
+    from pgtrunk_gateway.quic.demux import DemuxCounters
+    from pgtrunk_gateway.quic.udp import Path
 
 __all__ = ["REFUSALS_PER_SECOND", "Opening", "Reception", "read_initial"]
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pgtrunk.quic.config import CID_LENGTH
-from pgtrunk.quic.connection_id import GENERATIONS, bucket_of, generation_of
-from pgtrunk.quic.demux import is_late
-from pgtrunk.quic.forwarding import Forwarded
+from pgtrunk_gateway.quic.connection_id import GENERATIONS, bucket_of, generation_of
+from pgtrunk_gateway.quic.demux import is_late
+from pgtrunk_gateway.quic.forwarding import Forwarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pgtrunk.quic.udp import Path
+    from pgtrunk_gateway.quic.udp import Path
 
 __all__ = ["MOST_ELDERS", "Elder", "Elders"]
 

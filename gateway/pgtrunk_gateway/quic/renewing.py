@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from pgtrunk.quic.server_tls import ServerContext
-from pgtrunk.quic.tickets import LIFETIME
+from pgtrunk_gateway.quic.server_tls import ServerContext
+from pgtrunk_gateway.quic.tickets import LIFETIME
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable
 
     from pgtrunk.quic.driver import ConnectionDriver
-    from pgtrunk.quic.server_tls import HandshakePolicy
+    from pgtrunk_gateway.quic.server_tls import HandshakePolicy
 
 __all__ = ["TicketRenewals"]
 

@@ -18,21 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 from pgtrunk.closing import close_each
 from pgtrunk.errors import SessionLost
-from pgtrunk.quic.accepted import Accepted, Hushed
-from pgtrunk.quic.admission import Admission, AdmissionLimits, HalfOpen, RateLimit
-from pgtrunk.quic.connection_id import ConnectionIds
-from pgtrunk.quic.demux import Demultiplexer, DemuxCounters, Routed, Surroundings
 from pgtrunk.quic.ending import show
-from pgtrunk.quic.forwarding import Forwarded
 from pgtrunk.quic.logged import new_connection
 from pgtrunk.quic.redundancy import Paths
-from pgtrunk.quic.renewing import TicketRenewals
-from pgtrunk.quic.reset import Resets
-from pgtrunk.quic.server_tls import HandshakePolicy, ServerContext
 from pgtrunk.quic.sockets import forbids_fragments
-from pgtrunk.quic.steering import ALONE
 from pgtrunk.quic.transport import StreamTransport
-from pgtrunk.quic.udp import Endpoint, Path, UdpCounters, open_endpoint
+from pgtrunk_gateway.quic.accepted import Accepted, Hushed
+from pgtrunk_gateway.quic.admission import Admission, AdmissionLimits, HalfOpen, RateLimit
+from pgtrunk_gateway.quic.connection_id import ConnectionIds
+from pgtrunk_gateway.quic.demux import Demultiplexer, DemuxCounters, Routed, Surroundings
+from pgtrunk_gateway.quic.forwarding import Forwarded
+from pgtrunk_gateway.quic.renewing import TicketRenewals
+from pgtrunk_gateway.quic.resets import Resets
+from pgtrunk_gateway.quic.server_tls import HandshakePolicy, ServerContext
+from pgtrunk_gateway.quic.steering import ALONE
+from pgtrunk_gateway.quic.udp import Endpoint, Path, UdpCounters, open_endpoint
 
 if TYPE_CHECKING:
     import socket
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
     from aioquic.quic.configuration import QuicConfiguration
 
     from pgtrunk.errors import TrunkError
-    from pgtrunk.quic.admission import RetryMode
     from pgtrunk.quic.config import ByteBudget, QuicLimits
     from pgtrunk.quic.control import Goaway
     from pgtrunk.quic.driver import ConnectionDriver
-    from pgtrunk.quic.early import HandshakeCounters
-    from pgtrunk.quic.elders import Elders
-    from pgtrunk.quic.identity import Identity
-    from pgtrunk.quic.reception import Opening
-    from pgtrunk.quic.retry import RetryTokens
-    from pgtrunk.quic.steering import Place
-    from pgtrunk.quic.tickets import Tickets
+    from pgtrunk_gateway.quic.admission import RetryMode
+    from pgtrunk_gateway.quic.early import HandshakeCounters
+    from pgtrunk_gateway.quic.elders import Elders
+    from pgtrunk_gateway.quic.identity import Identity
+    from pgtrunk_gateway.quic.reception import Opening
+    from pgtrunk_gateway.quic.retry import RetryTokens
+    from pgtrunk_gateway.quic.steering import Place
+    from pgtrunk_gateway.quic.tickets import Tickets
 
 __all__ = ["Acceptor", "Door", "Forward", "Listener"]
 

@@ -19,9 +19,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from pgtrunk.quic.client_auth import ClientAuthority, VerifiedClient
-from pgtrunk.quic.early import FRESHNESS, MAX_EARLY_DATA, HandshakeCounters, Terms, UsedTickets
-from pgtrunk.quic.sealing import NONCE_SIZE
-from pgtrunk.quic.tickets import MAX_CERTIFICATE, MAX_RENEWAL, NO_AUTHORITY, Ticket, Tickets
+from pgtrunk_gateway.quic.early import FRESHNESS, MAX_EARLY_DATA, HandshakeCounters, Terms, UsedTickets
+from pgtrunk_gateway.quic.sealing import NONCE_SIZE
+from pgtrunk_gateway.quic.tickets import MAX_CERTIFICATE, MAX_RENEWAL, NO_AUTHORITY, Ticket, Tickets
 
 __all__ = ["HandshakePolicy", "ServerContext"]
 

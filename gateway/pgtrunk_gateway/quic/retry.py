@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pgtrunk.quic.sealing import Sealer
+    from pgtrunk_gateway.quic.sealing import Sealer
 
 __all__ = ["RetryTokens", "packed_address"]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pgtrunk.quic.udp import Path
+    from pgtrunk_gateway.quic.udp import Path
 
 __all__ = ["Anteroom", "Entry"]
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 from aioquic.quic.connection import QuicConnectionAdapter, QuicConnectionState
 
 from pgtrunk.quic.driver import ConnectionDriver
-from pgtrunk.quic.server_tls import ServerContext
-from pgtrunk.quic.udp import Path
+from pgtrunk_gateway.quic.server_tls import ServerContext
+from pgtrunk_gateway.quic.udp import Path
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
     from pgtrunk.errors import TrunkError
-    from pgtrunk.quic.admission import HalfOpen
     from pgtrunk.quic.connection import Connection
-    from pgtrunk.quic.listener import Listener
     from pgtrunk.quic.transport import StreamTransport
+    from pgtrunk_gateway.quic.admission import HalfOpen
+    from pgtrunk_gateway.quic.listener import Listener
 
 __all__ = ["Accepted", "Hushed"]
 

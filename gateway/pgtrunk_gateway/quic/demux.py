@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pgtrunk.quic.config import CID_LENGTH
-from pgtrunk.quic.reception import Opening, Reception, read_initial
-from pgtrunk.quic.stateless import FIRST_DATAGRAM_SIZE, VERSIONS, version_negotiation_packet
+from pgtrunk_gateway.quic.reception import Opening, Reception, read_initial
+from pgtrunk_gateway.quic.stateless import FIRST_DATAGRAM_SIZE, VERSIONS, version_negotiation_packet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pgtrunk.quic.admission import Admission
-    from pgtrunk.quic.reset import Resets
-    from pgtrunk.quic.retry import RetryTokens
-    from pgtrunk.quic.udp import Path
+    from pgtrunk_gateway.quic.admission import Admission
+    from pgtrunk_gateway.quic.resets import Resets
+    from pgtrunk_gateway.quic.retry import RetryTokens
+    from pgtrunk_gateway.quic.udp import Path
 
 __all__ = [
     "Demultiplexer",

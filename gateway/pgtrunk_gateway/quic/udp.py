@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from pgtrunk.quic.sockets import is_wildcard
+from pgtrunk_gateway.quic.groups import is_wildcard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pgtrunk.quic.sealing import Sealer, derive
+from pgtrunk_gateway.quic.sealing import Sealer, derive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,7 +23,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pgtrunk.quic.udp import Path
+    from pgtrunk_gateway.quic.udp import Path
 
 __all__ = ["MAX_FRAME", "Forwarded"]
 

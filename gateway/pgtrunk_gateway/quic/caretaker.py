@@ -15,20 +15,20 @@ import time
 from typing import TYPE_CHECKING
 
 from pgtrunk.quic.config import CID_LENGTH
-from pgtrunk.quic.demux import LONG_HEADER, is_late, read_long
-from pgtrunk.quic.forwarding import Forwarded
-from pgtrunk.quic.reset import Resets, ResetTokens
-from pgtrunk.quic.stateless import VERSIONS
-from pgtrunk.quic.udp import UdpCounters, open_endpoint
+from pgtrunk_gateway.quic.demux import LONG_HEADER, is_late, read_long
+from pgtrunk_gateway.quic.forwarding import Forwarded
+from pgtrunk_gateway.quic.resets import Resets, ResetTokens
+from pgtrunk_gateway.quic.stateless import VERSIONS
+from pgtrunk_gateway.quic.udp import UdpCounters, open_endpoint
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from pgtrunk.quic.elders import Elders
-    from pgtrunk.quic.listener import Forward
-    from pgtrunk.quic.steering import Place
-    from pgtrunk.quic.udp import Endpoint, Path
+    from pgtrunk_gateway.quic.elders import Elders
+    from pgtrunk_gateway.quic.listener import Forward
+    from pgtrunk_gateway.quic.steering import Place
+    from pgtrunk_gateway.quic.udp import Endpoint, Path
 
 __all__ = ["Caretaker"]
 
