@@ -1,8 +1,8 @@
 """A pool whose server may be another one from now on: what its backends tell of theirs, and leaving those behind.
 
 Which server it is, is in :mod:`~pgtrunk_gateway.pool.primary`. This is the pool's part, and a base of
-:class:`~pgtrunk_gateway.pool.stock.Stock`: to listen to the backends, to open a connection for what its login says, in
-the place of another, so that the limits hold, and to close what is at the wrong place.
+:class:`~pgtrunk_gateway.pool.filling.Filling`: to listen to the backends, to open a connection for what its login says,
+in the place of another, so that the limits hold, and to close what is at the wrong place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A pool among others: the limits that it shares with them, in this process and, in a fleet, in all others too.
 
-A base of :class:`~pgtrunk_gateway.pool.stock.Stock`. Where there is an allowance, it decides alone how many connections
-may be opened; the accounts go on counting what is here, and block nobody.
+A base of :class:`~pgtrunk_gateway.pool.filling.Filling`. Where there is an allowance, it decides alone how many
+connections may be opened; the accounts go on counting what is here, and block nobody.
 """
 
 from __future__ import annotations
