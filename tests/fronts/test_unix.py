@@ -66,3 +66,20 @@ async def test_a_listener_is_not_pushed_aside_and_one_that_is_stuck_not_waited_f
             with pytest.raises(OSError, match="in use"):
                 await listen(tmp_path)
     assert os.listdir(tmp_path) == [".s.PGSQL.6432"]
+
+
+async def test_a_file_that_cannot_be_removed_keeps_nobody_listening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway that has given up root may not change the folder any more."""
+    front = await listen(tmp_path)
+
+    def refuse(path: object) -> None:
+        raise PermissionError(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", refuse)
+        await front.close()
+    with socket.socket(socket.AF_UNIX) as probe, pytest.raises(ConnectionRefusedError):
+        probe.connect(str(tmp_path / ".s.PGSQL.6432"))
+    await (await listen(tmp_path)).close()
