@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,6 +23,8 @@ _LONGEST: Final = 1 << 17
 _ROOM: Final = 4 << 20
 """Octets asked of the kernel for frames on their way to one worker. Between the ends of a pair nothing else bounds
 them: the limit on a queue's length (net.unix.max_dgram_qlen) is for who is not at its other end."""
+_Worker = TypeVar("_Worker")
+"""What names a worker."""
 
 
 class Inlet:
@@ -54,10 +56,10 @@ class Inlet:
         self._sock.close()
 
 
-class Outlets:
-    """The writing ends to the other workers, by their numbers, which it takes over."""
+class _Outlets(Generic[_Worker]):
+    """Writing ends, which it takes over, by what names the workers."""
 
-    def __init__(self, socks: Mapping[int, socket.socket]) -> None:
+    def __init__(self, socks: Mapping[_Worker, socket.socket]) -> None:
         self.sent = 0
         self.dropped = 0
         """Frames that there was no room for."""
@@ -66,6 +68,15 @@ class Outlets:
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
+
+    def close(self) -> None:
+        for sock in self._socks.values():
+            sock.close()
+        self._socks.clear()
+
+
+class Outlets(_Outlets[int]):
+    """The writing ends to the other workers, by their numbers."""
 
     def send(self, worker: int, frame: bytes) -> None:
         """Sends a frame to a worker, or loses it; never waits and never raises."""
@@ -76,23 +87,9 @@ class Outlets:
         else:
             self.sent += 1
 
-    def close(self) -> None:
-        for sock in self._socks.values():
-            sock.close()
 
-
-class ElderOutlets:
-    """The writing ends to the workers of fleets that are leaving, which it takes over; by generation and number."""
-
-    def __init__(self, socks: Mapping[tuple[int, int], socket.socket]) -> None:
-        self.sent = 0
-        self.dropped = 0
-        """Frames that there was no room for."""
-        self._socks = dict(socks)
-        for sock in self._socks.values():
-            sock.setblocking(False)
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
+class ElderOutlets(_Outlets[tuple[int, int]]):
+    """The writing ends to the workers of fleets that are leaving, by generation and number."""
 
     def send(self, generation: int, worker: int, frame: bytes) -> bool:
         """Sends a frame, or loses it -> whether there is such a worker still; never waits and never raises."""
@@ -111,8 +108,3 @@ class ElderOutlets:
         else:
             self.sent += 1
         return True
-
-    def close(self) -> None:
-        for sock in self._socks.values():
-            sock.close()
-        self._socks.clear()
