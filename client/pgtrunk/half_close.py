@@ -15,8 +15,10 @@ def half_close(transport: asyncio.WriteTransport) -> None:
 
     A socket whose other end has reset it can no longer be shut down (ENOTCONN), which nobody has heard of until the
     event loop reads from it next. asyncio's own transports raise that where they have nothing left to send; uvloop's do
-    not. Nobody is there to be told, so such a socket is given up.
+    not. Nobody is there to be told, so such a socket is given up. Where they are closed it is uvloop's that raise.
     """
+    if transport.is_closing():
+        return
     try:
         transport.write_eof()
     except OSError:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
+import socket
 import tempfile
+from typing import Any
 
 import pytest
 
@@ -17,8 +20,9 @@ from pgtrunk.background import BackgroundTrunk
 from pgtrunk.decisions import Dial
 from pgtrunk.errors import UsageError
 from pgtrunk.manager import StreamManager
-from pgtrunk.sidecar import Sidecar, UnixEndpoint
+from pgtrunk.sidecar import Sidecar, TcpEndpoint, UnixEndpoint
 from pgtrunk.sidecar.listening import listen
+from pgtrunk.tcp.transport import TcpTransport
 from pgtrunk.wire.startup import StartupMessage
 
 STARTUP = StartupMessage(parameters={"user": "app"}).encode()
@@ -96,3 +100,37 @@ def test_what_a_trunk_does_is_told_while_its_thread_ends() -> None:
     assert thread is not None
     assert not thread.is_alive()
     assert trunk.stats().streams_in_use == 0
+
+
+@pytest.mark.parametrize("turn", range(6))
+async def test_a_sidecar_that_is_given_up_while_it_begins_to_listen(turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def found(*_: object, **__: object) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 0))]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    listening = asyncio.create_task(listen(TcpEndpoint("127.0.0.1", port), asyncio.Protocol, allow_remote=False))
+    await turns(turn)
+    listening.cancel()
+    await asyncio.wait([listening])
+    if not listening.cancelled():
+        listening.result().close()
+    with socket.socket() as sock:
+        assert sock.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
+
+
+async def test_the_marks_of_a_transport_whose_socket_is_closed_already() -> None:
+    """uvloop's own transports raise then, and a protocol that has not been told yet may set them."""
+
+    class Closed(asyncio.Transport):
+        def is_closing(self) -> bool:
+            return True
+
+        def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+            raise RuntimeError("the handler is closed")
+
+    transport = TcpTransport(asyncio.Protocol())
+    transport._below = Closed()
+    transport.set_write_buffer_limits(high=100)
+    assert transport.get_write_buffer_limits() == (25, 100)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Callable
+
+import pytest
+import uvloop
 
 from helpers.waiting import until
 from pgtrunk.half_close import half_close
@@ -54,3 +58,17 @@ async def test_a_socket_that_was_reset_is_given_up() -> None:
     assert transport.is_closing()
     async with asyncio.timeout(10):
         await protocol.ended
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_one_that_is_closed_is_left_alone(make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def close_first() -> None:
+        transport, protocol, far = await _pair()
+        transport.close()
+        await protocol.ended
+        await asyncio.sleep(0)
+        half_close(transport)
+        far.close()
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(close_first())

@@ -78,8 +78,18 @@ async def _listen_tcp(endpoint: TcpEndpoint, factory: Factory, *, allow_remote: 
     if not allow_remote:
         for host in hosts:
             _require_loopback(host, endpoint)
-    server = await loop.create_server(factory, hosts, endpoint.port, backlog=BACKLOG)
+    server = await loop.create_server(factory, hosts, endpoint.port, backlog=BACKLOG, start_serving=False)
+    await _serve(server)
     return Listener(server, tuple(_tcp_endpoint(sock.getsockname()) for sock in server.sockets))
+
+
+async def _serve(server: asyncio.Server) -> None:
+    """Apart from its making: that lets the loop turn once, and what is cancelled meanwhile would listen for ever."""
+    try:
+        await server.start_serving()
+    except BaseException:
+        server.close()
+        raise
 
 
 def _require_loopback(host: str, endpoint: TcpEndpoint) -> None:
@@ -107,7 +117,9 @@ async def _listen_unix(endpoint: UnixEndpoint, factory: Factory) -> Listener:
             _bind(sock, endpoint)
         sock.setblocking(False)
         inode = os.stat(endpoint.path).st_ino
-        server = await asyncio.get_running_loop().create_unix_server(factory, sock=sock, backlog=BACKLOG)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_unix_server(factory, sock=sock, backlog=BACKLOG, start_serving=False)
+        await _serve(server)
     except BaseException:
         sock.close()
         raise

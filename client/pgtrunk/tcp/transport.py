@@ -166,7 +166,9 @@ class TcpTransport(SessionTransport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._set_marks(high, low, HIGH_WATER)
         if self._below is not None:
-            self._below.set_write_buffer_limits(self._high, self._low)
+            # One of uvloop's that is closed raises.
+            if not self._below.is_closing():
+                self._below.set_write_buffer_limits(self._high, self._low)
         elif self._size > self._high:
             self.pause_writing()
 

@@ -55,8 +55,11 @@ class TcpFront:
         servers: list[asyncio.Server] = []
         try:
             for sock in sockets:
-                server = await loop.create_server(lambda: session("tcp"), sock=sock, backlog=backlog)
+                server = await loop.create_server(
+                    lambda: session("tcp"), sock=sock, backlog=backlog, start_serving=False
+                )
                 servers.append(server)
+                await server.start_serving()
         except BaseException:
             # Or the loop would go on to look at their descriptors, which are somebody else's soon.
             for server in servers:

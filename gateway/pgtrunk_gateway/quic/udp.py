@@ -296,7 +296,11 @@ async def open_endpoint(
     loop = asyncio.get_running_loop()
     if is_wildcard(sock) and (sock.family == socket.AF_INET6 or _IP_PKTINFO is not None):
         return WildcardEndpoint(sock, receive, counters, number, loop)
-    _, endpoint = await loop.create_datagram_endpoint(
-        lambda: AddressEndpoint(sock, receive, counters, number), sock=sock
-    )
+    endpoint = AddressEndpoint(sock, receive, counters, number)
+    try:
+        await loop.create_datagram_endpoint(lambda: endpoint, sock=sock)
+    except BaseException:
+        # uvloop does not close the transport of one that is cancelled.
+        endpoint.close()
+        raise
     return endpoint
