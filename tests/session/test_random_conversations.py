@@ -13,9 +13,11 @@ from helpers.postgres_model import PostgresModel
 from helpers.postgres_sql import Store
 from helpers.session_pair import PairedClient, SessionPair
 from helpers.transcript import transcript
+from pgtrunk.wire.framing import MessageReader
 from pgtrunk.wire.frontend import (
     COPY_DONE_MESSAGE,
     FLUSH_MESSAGE,
+    SYNC,
     SYNC_MESSAGE,
     bind,
     close_portal,
@@ -215,10 +217,14 @@ async def test_pipelines_get_an_answer_for_each_sync_and_leave_the_backends_clea
             if postgres.closed:
                 pair.open_backend()
                 break
-            failed = next((at for at, line in enumerate(expected) if line.startswith("ErrorResponse")), len(expected))
+            failed = next((at for at, line in enumerate(expected) if is_error(line)), len(expected))
             assert received[:failed] == expected[:failed]
             if failed < len(expected):
-                assert sum(map(is_ready, received)) >= sum(map(is_ready, expected))
+                # A name that means something else may be an error where it is none to Postgres: then a Query behind it
+                # is skipped up to the next Sync, and only that is answered.
+                has_more_errors = sum(map(is_error, received)) > sum(map(is_error, expected))
+                least = count_syncs(pipeline) if has_more_errors else sum(map(is_ready, expected))
+                assert sum(map(is_ready, received)) >= least
                 break
             early = received[len(expected) :]
         if not client.transport.closing:
@@ -229,3 +235,13 @@ async def test_pipelines_get_an_answer_for_each_sync_and_leave_the_backends_clea
 
 def is_ready(line: str) -> bool:
     return line.startswith("ReadyForQuery")
+
+
+def is_error(line: str) -> bool:
+    return line.startswith("ErrorResponse")
+
+
+def count_syncs(pipeline: bytes) -> int:
+    reader = MessageReader(len(pipeline))
+    reader.feed(pipeline)
+    return sum(kind == SYNC for kind, _ in iter(reader.next, None))
