@@ -2,7 +2,11 @@
 
 What is pipelined is any interleaving of queries, batches, Flush and Syncs, with errors anywhere in it, by the protocol
 and by SQL. The few places where a pipeline can see names otherwise (tests/session/test_differences.py) are avoided: a
-name is parsed once, and it is closed or deallocated when all is answered that was asked before.
+name is parsed once, used in the batch of its Parse or when that is answered, and closed or deallocated when all is
+answered that was asked before.
+
+Avoided, too, is what ends PostgreSQL 18.6 itself by a segmentation fault, and with it all its sessions: Execute of the
+unnamed portal, without a Bind, in a failed transaction whose last Query has failed.
 """
 
 from __future__ import annotations
@@ -62,10 +66,15 @@ class Dice:
         self._random = random.Random(seed)
         self._own = b"-- " + seed.encode()
         self._names: list[bytes] = [b"unknown", b"~0"]
+        self._answered = 0
+        """How many of them were given before what is being written."""
+        self._batch = 0
+        """How many of them were given before the batch that is being written."""
 
     def write(self) -> tuple[bytes, int]:
         """What is written at once, and how many times ReadyForQuery answers it."""
         dice = self._random
+        self._answered = self._batch = len(self._names)
         if dice.random() < 0.25:
             name = self._name()
             return dice.choice(
@@ -81,6 +90,7 @@ class Dice:
         return b"".join(part for part, _ in parts), sum(count for _, count in parts)
 
     def _part(self) -> tuple[bytes, int]:
+        self._batch = len(self._names)
         dice, name = self._random, self._name()
         match dice.randrange(8):
             case 0:
@@ -116,7 +126,7 @@ class Dice:
                     dice.choice([*TEXTS, b'execute "' + name + b'"', b'prepare "' + self._new() + b'" as select 8'])
                 )
             case 4:
-                return execute(portal, dice.choice([0, 1, 2]))
+                return execute(b"p", dice.choice([0, 1, 2]))
             case 5:
                 return describe_portal(portal) + close_portal(portal)
             case _:
@@ -124,7 +134,7 @@ class Dice:
                 return bind(portal, name, values) + describe_portal(portal) + execute(portal, dice.choice([0, 0, 1]))
 
     def _name(self) -> bytes:
-        return self._random.choice(self._names[-5:])
+        return self._random.choice((self._names[: self._answered] + self._names[self._batch :])[-5:])
 
     def _new(self) -> bytes:
         self._names.append(b"n%d" % len(self._names))
