@@ -93,7 +93,8 @@ PINS: Final[dict[str, list[Step]]] = {
         said(b"create function pg_temp.own_f() returns int language sql as 'select 5'"),
         said(b"select pg_temp.own_f()"),
         said(b"discard all"),
-        said(b"select pg_temp.own_f()"),
+        # Whether there is a schema pg_temp, without anything in it, depends on what the backend has had before.
+        said(b"select count(*) from pg_proc where proname = 'own_f'"),
         said(b"select n from own_v"),
     ],
     "a temporary table that a failed transaction leaves alone": [
