@@ -45,6 +45,9 @@ PERIOD: Final = 1.0
 _LOGINS: Final = 8
 """Sessions of a process that log in at the same time, before the storm."""
 _PATIENCE: Final = 240.0
+_NICE: Final = 15
+_CONNECT_TIMEOUT: Final = 30.0
+_ACQUIRE_TIMEOUT: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,10 @@ class _Client:
     """One trunk, and its session."""
 
     def __init__(self, where: Where) -> None:
-        self.manager = StreamManager(where.gateway, ca_file=where.ca_file)
+        # Patient, so that it is counted whom the gateway refuses, not who gives up beside all others on one machine.
+        self.manager = StreamManager(
+            where.gateway, ca_file=where.ca_file, connect_timeout=_CONNECT_TIMEOUT, acquire_timeout=_ACQUIRE_TIMEOUT
+        )
         self.lost_at = self.back_at = 0.0
         self.refused: Counter[str] = Counter()
         self._where = where
@@ -119,6 +125,8 @@ class _Client:
 
 def _trunks(pipe: Pipe, where: Where, count: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A gateway does not share its processor with those that it serves, nor has it to begin beside them.
+    os.nice(_NICE)
     # Each of them would say that its connection is lost.
     logging.disable(logging.WARNING)
     uvloop.run(_live(pipe, where, count))

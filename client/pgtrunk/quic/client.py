@@ -65,7 +65,10 @@ class ClientConnection:
         limits: QuicLimits,
         address: AddressInfo,
         resumption: Resumption | None = None,
+        connect_timeout: float | None = None,
     ) -> None:
+        """``connect_timeout``: what the application has set, in seconds, of which ``open``'s deadline may be the rest;
+        None: nothing."""
         self.on_open: Callable[[], None] | None = None
         self.on_credit: Callable[[], None] | None = None
         self.on_lost: Callable[[BaseException], None] | None = None
@@ -74,6 +77,7 @@ class ClientConnection:
         self.leave: Goaway | None = None
         """What the gateway has said last of leaving the connection; None: it may stay."""
         self._peer = show(address[4])
+        self._connect_timeout = connect_timeout
         self._loop = asyncio.get_running_loop()
         self._sockets = Roaming(address, loop=self._loop, buffer=limits.socket_buffer)
         self._sockets.on_refused = self._on_refused
@@ -208,7 +212,7 @@ class ClientConnection:
     async def open(self, deadline: float) -> None:
         """Connect to the one address, or leave nothing behind. Where a ticket permits early data it returns at once,
         see ``is_early``; what comes of it is told by ``on_open`` or ``on_lost``."""
-        timeout = deadline - self._loop.time()
+        timeout = self._connect_timeout or max(0.0, deadline - self._loop.time())
         try:
             async with asyncio.timeout_at(deadline):
                 await self._sockets.open(self._driver)

@@ -33,6 +33,7 @@ class Opener:
 
     def __init__(self, config: ClientConfig, timeout: float) -> None:
         self._config = config
+        self._timeout = timeout
         # It is the timeout of the dial that must decide.
         self._limits = replace(
             config.limits, max_streams=0, handshake_timeout=max(timeout, config.limits.handshake_timeout)
@@ -52,7 +53,7 @@ class Opener:
         if tickets is not None:
             name = gateway_name(configuration, address[4][1])
             resumption = Resumption(tickets, name, show(address[4]), early=self._config.early)
-        connection = ClientConnection(configuration, self._limits, address, resumption)
+        connection = ClientConnection(configuration, self._limits, address, resumption, self._timeout)
         connection.measure(self._config.stages, timings=self._config.timings)
         now = asyncio.get_running_loop().time()
         connection.driver.quic.use_path(self._config.paths.to(address[4][0]), now)
