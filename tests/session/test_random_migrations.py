@@ -107,6 +107,9 @@ class Witness:
         if STALE in received:
             # Postgres has found out between the two messages: in a transaction, or when ParseComplete had been given.
             assert not described and (not self._is_outside(received) or self.in_pieces or not name)
+            if "ParseComplete" in received:
+                # It is a new statement, and of that nothing was told.
+                self.told[name] = None
             self.told.setdefault(name, None)
             return
         assert described == [f"RowDescription n:{self.pair.column}"]
