@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgtrunk_gateway.config.settings import Config
-from pgtrunk_gateway.fronts.lasting_key import lasting_key, machine
+from pgtrunk_gateway.fronts.lasting_key import lasting_key, machine, quic_keys
 
 
 @pytest.fixture
@@ -42,3 +42,9 @@ def test_where_nothing_lasts_it_is_random(config: Config, other: dict[str, objec
     config = replace(config, **other)  # type: ignore[arg-type]
     assert len(lasting_key(config, b"one")) == 32
     assert lasting_key(config, b"one") != lasting_key(config, b"one")
+
+
+def test_what_seals_is_another_one_each_time(config: Config) -> None:
+    before, after = quic_keys(config), quic_keys(config)
+    assert before[0] != after[0]
+    assert before[-1] == after[-1] == lasting_key(config, machine())

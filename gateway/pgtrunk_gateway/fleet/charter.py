@@ -25,7 +25,7 @@ class Secrets:
     """What all workers must have the same, and nobody else may know."""
 
     quic_keys: tuple[bytes, ...] = field(repr=False)
-    """Of 32 octets, the current one first: for Retry tokens, stateless resets and what else QUIC has of its own."""
+    """Of 32 octets: the first seals Retry tokens, stateless resets are of the last."""
     mock_key: bytes = field(repr=False)
     """Of 32 octets: what users are shown who do not exist must not tell by which worker."""
     tickets: TicketSeed | None = field(default=None, repr=False)

@@ -29,7 +29,7 @@ from pgtrunk_gateway.fleet.steering import Caretaking, WorkerSockets
 from pgtrunk_gateway.fleet.teller import Teller
 from pgtrunk_gateway.fleet.ticketing import Ticketing
 from pgtrunk_gateway.fleet.watchdog import Watchdog
-from pgtrunk_gateway.fronts.lasting_key import lasting_key, machine
+from pgtrunk_gateway.fronts.lasting_key import quic_keys
 from pgtrunk_gateway.fronts.tcp import check_tuning
 from pgtrunk_gateway.reloading import read_userlist
 from pgtrunk_gateway.stopping import Patience
@@ -93,7 +93,7 @@ class Supervisor:
         self.quiet = quiet
         self.verbose = verbose
         self._secrets = (
-            Secrets(quic_keys=(lasting_key(loaded.config, machine()),), mock_key=os.urandom(_KEY_OCTETS))
+            Secrets(quic_keys=quic_keys(loaded.config), mock_key=os.urandom(_KEY_OCTETS))
             if heritage is None
             else heritage.inventory.secrets
         )

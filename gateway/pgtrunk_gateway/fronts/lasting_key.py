@@ -1,4 +1,4 @@
-"""The key of stateless resets and Retry tokens, the same after a restart.
+"""The keys of QUIC: a new one that seals, and one of stateless resets that is the same after a restart.
 
 A gateway that was killed and started again knows nothing of the connections that its clients still hold. With the key
 of before it can tell them so, at their next packet; with another one they would wait for their idle timeout, queries
@@ -25,9 +25,14 @@ from pgtrunk_gateway.tls.settings import SettingError
 if TYPE_CHECKING:
     from pgtrunk_gateway.config.settings import Config
 
-__all__ = ["lasting_key", "machine"]
+__all__ = ["lasting_key", "machine", "quic_keys"]
 
 _MACHINE_ID: Final = Path("/etc/machine-id")
+
+
+def quic_keys(config: Config) -> tuple[bytes, ...]:
+    """For a gateway that starts: Retry tokens are sealed with the first, reset tokens are made of the last."""
+    return os.urandom(KEY_SIZE), lasting_key(config, machine())
 
 
 def lasting_key(config: Config, machine: bytes) -> bytes:

@@ -17,7 +17,7 @@ from pgtrunk.quic.qlog import QlogFolder
 from pgtrunk_gateway.address import readable
 from pgtrunk_gateway.fleet.forwarding import Inlet, Outlets
 from pgtrunk_gateway.fleet.steering import LET_GO, elders_of
-from pgtrunk_gateway.fronts.lasting_key import lasting_key, machine
+from pgtrunk_gateway.fronts.lasting_key import quic_keys
 from pgtrunk_gateway.fronts.reporting import StageReports
 from pgtrunk_gateway.fronts.ticket_keys import ticket_sealer
 from pgtrunk_gateway.quic.server import Identity, Listener, ServerConfig, listen, listen_on
@@ -85,7 +85,7 @@ class QuicFront:
         """
         config = loaded.config
         budget = ByteBudget(config.quic_memory_budget)
-        keys = fleet.charter.secrets.quic_keys if fleet is not None else (lasting_key(config, machine()),)
+        keys = fleet.charter.secrets.quic_keys if fleet is not None else quic_keys(config)
         seed = fleet.charter.secrets.tickets if fleet is not None else None
         ticket_keys = (
             TicketKeys.begin(os.urandom(_KEY_OCTETS), time.time()) if seed is None else TicketKeys(seed[1], seed[0])

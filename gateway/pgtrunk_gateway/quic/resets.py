@@ -38,8 +38,9 @@ class ResetTokens:
     """Makes the token of an id."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
-        """Takes the fleet's keys, the current one first: tokens are of that one alone, since each id has one token."""
-        self._key = derive(keys[0], "stateless reset")
+        """Takes the fleet's keys: tokens are of the last alone, since each id has one token. That is the key that lasts
+        and that seals nothing: what is sealed with random nonces asks for a key that is renewed."""
+        self._key = derive(keys[-1], "stateless reset")
 
     def __call__(self, connection_id: bytes) -> bytes:
         """Returns the token."""

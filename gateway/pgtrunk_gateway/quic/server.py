@@ -51,8 +51,8 @@ class ServerConfig:
     client_ca_file: str | None = None
     """CAs in PEM; where set, every client must show a certificate of theirs (quic_client_ca_file)."""
     keys: tuple[bytes, ...]
-    """Secrets of 32 bytes, the current one first, that seal Retry tokens, and from which the tokens of stateless resets
-    are made. Workers of one fleet share them."""
+    """Secrets of 32 bytes: the first seals Retry tokens, and from the last the tokens of stateless resets are made.
+    Workers of one fleet share them."""
     ticket_keys: Sealer | TicketKeys | None = None
     """What seals session tickets, the same for all workers; None: made from ``keys``, and not renewed."""
     early_data: bool = False
