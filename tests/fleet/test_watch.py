@@ -144,9 +144,13 @@ def test_a_worker_in_an_endless_loop_says_where() -> None:
             assert process.stdout.readline() == "ready\n"
             said = ""
             while "goes_on_for_ever" not in said:
-                # The first may come before the loop has begun.
+                # The first may come before the loop has begun. Each is read to its end before the next is sent, or the
+                # process would do nothing but answer.
                 process.send_signal(_WHERE)
-                said = process.stderr.readline()
-                assert said, "nothing was said"
+                said = ""
+                while not said.endswith(" in <module>\n"):
+                    line = process.stderr.readline()
+                    assert line, "nothing was said"
+                    said += line
         finally:
             process.kill()

@@ -28,6 +28,16 @@ def test_the_round_trip_is_the_links() -> None:
     assert pair.server.driver.figures().age == pytest.approx(1, abs=0.2)
 
 
+@pytest.mark.parametrize("delay", [0.0001, 0.0004, 0.002])
+def test_the_least_round_trip_is_not_above_the_mean_on_one_machine(delay: float) -> None:
+    pair = Pair(delay=delay).connect()
+    for _ in range(20):
+        figures = pair.client.driver.figures()
+        assert 0 < figures.rtt_min <= figures.rtt
+        pair.open().transport.write(b"x")
+        pair.run(0.05)
+
+
 def test_what_the_session_does_not_read_is_held() -> None:
     pair = Pair(accept=Recorder).connect()
     stream = pair.open()

@@ -33,7 +33,7 @@ class Figures:
     rtt: float
     """The smoothed round trip time; 0 before there is a first sample, as for the next two."""
     rtt_min: float
-    """The least of all samples."""
+    """The least of all samples, and never above ``rtt``."""
     rtt_latest: float
     """The last sample."""
     congestion_window: int
@@ -71,7 +71,9 @@ def read_figures(driver: ConnectionDriver) -> Figures:
         peername=driver.peername,
         age=driver.loop.time() - driver.opened_at,
         rtt=recovery._rtt_smoothed,
-        rtt_min=recovery._rtt_min if recovery._rtt_initialized else 0.0,
+        # aioquic takes no sample for less than 1 ms, but for the first where it is smoothed: on one machine the mean
+        # would be below the least.
+        rtt_min=min(recovery._rtt_min, recovery._rtt_smoothed) if recovery._rtt_initialized else 0.0,
         rtt_latest=recovery._rtt_latest if recovery._rtt_initialized else 0.0,
         congestion_window=recovery.congestion_window,
         bytes_in_flight=recovery.bytes_in_flight,
