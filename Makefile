@@ -13,6 +13,9 @@ WORKERS ?= 3
 PARALLEL := $(if $(ARGS),,-n $(WORKERS) --max-worker-restart 3 --dist loadfile --no-loadscope-reorder)
 SUITE ?=
 
+# Tests start hundreds of processes: none is to compile all of pgtrunk anew, though its bytecode was not to be kept.
+test test-long deaths bench wan: export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: help run test test-long wan check format bench conformance conformance-asyncpg deaths venv clean
 
 help:
