@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Generator
 from typing import Final
 
 import hypothesis
@@ -66,6 +67,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     # Tests collect garbage, to see that nothing is left unclosed, and pytest-asyncio does after each loop. Thousands of
     # collected tests need not be looked through each time: that took more than half of a run.
+    _freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """What a file's tests have left for good, reports above all, need not be looked through either. Its fixtures are
+    gone here, and their garbage is collected first, so nothing escapes that says with a warning that it was left open."""
+    done = yield
+    if nextitem is None or nextitem.path != item.path:
+        _freeze()
+    return done
+
+
+def _freeze() -> None:
     gc.collect()
     gc.freeze()
 
