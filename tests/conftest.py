@@ -73,7 +73,7 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
     """What a file's tests have left for good, reports above all, need not be looked through either. Its fixtures are
-    gone here, and their garbage is collected first, so nothing escapes that says with a warning that it was left open."""
+    gone here, and their garbage is collected first: nothing escapes that says with a warning that it was left open."""
     done = yield
     if nextitem is None or nextitem.path != item.path:
         _freeze()
