@@ -20,7 +20,7 @@ test test-long deaths bench wan: export PYTHONDONTWRITEBYTECODE =
 
 help:
 	@echo 'make run         the demonstration: PostgreSQL, gateway, trunk, queries over QUIC (ARGS=--once: end after the table)'
-	@echo 'make test        the test suite, under 10 minutes (ARGS=tests/quic: a part of it)'
+	@echo 'make test        the test suite, some 14 minutes on 2 cores (ARGS=tests/quic: a part of it)'
 	@echo 'make test-long   what takes longer'
 	@echo 'make wan         each experiment of the laboratory in short (root; ARGS='"'ramp loss --link uml'"': some of them)'
 	@echo 'make check       formatting, lint, types'
