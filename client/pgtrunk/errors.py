@@ -110,7 +110,9 @@ class SessionLost(TrunkError):
 
     sqlstate = "08006"
 
-    def __init__(self, message: str = "", *, sent: bool = True, in_transaction: bool = False) -> None:
+    def __init__(
+        self, message: str = "", *, sent: bool = True, in_transaction: bool = False, forgotten: bool = False
+    ) -> None:
         super().__init__(message)
         self.retry_safe = not sent
         self.sent = sent
@@ -119,6 +121,9 @@ class SessionLost(TrunkError):
         self.in_transaction = in_transaction
         """Whether it was in a transaction block: that is rolled back, and to be repeated from its beginning. Known only
         where nothing was ``sent``."""
+        self.forgotten = forgotten
+        """Whether the gateway itself has said that it does not know the connection: its process died, and another one
+        is there."""
 
 
 class AcquireTimeout(TrunkError, TimeoutError):

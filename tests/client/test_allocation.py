@@ -320,6 +320,39 @@ def test_failures_add_up_until_a_connection_proves_stable() -> None:
     assert failures == [1, 2, 1, 2]
 
 
+def test_failures_before_a_gateway_was_started_again_do_not_count() -> None:
+    """It says so by a reset: the connection is unknown to the process that is there now."""
+    it = desk(connections=1, streams=1, stable=5.0)
+    failures = []
+    for cause in (LOST, LOST, LOST, SessionLost("a reset", forgotten=True), LOST):
+        it.ask()
+        it.now += 8.0
+        it.core.decide(it.now)
+        (link,) = it.core.links
+        it.connect(link)
+        it.core.lost(link, cause, it.now, 0.0)
+        failures.append(it.core.reach.failures)
+    assert failures == [1, 2, 3, 1, 2]
+
+
+def test_a_gateway_that_was_started_again_is_not_waited_for() -> None:
+    it = open_desk(connections=2, streams=1, stable=100.0)
+    it.session()
+    waiter, (dial, _) = it.ask()
+    it.connect(dial.link)
+    assert waiter.slot is not None
+    it.open(waiter.slot)
+    it.core.lost(1, LOST, it.now, 0.0)
+    it.ask()
+    for _ in range(3):
+        it.now = it.core.reach.next_try(calm=False)
+        (link,) = links(it.core.decide(it.now))
+        it.core.failed(link, REFUSED, it.now, 0.0)
+    assert it.core.reach.next_try(calm=False) > it.now + 4.0
+    it.core.lost(dial.link, SessionLost("a reset", forgotten=True), it.now, 0.0)
+    assert it.core.reach.next_try(calm=False) == it.now + 1.0
+
+
 @pytest.mark.parametrize("cause", [REFUSED, CertificateError("expired")])
 def test_a_failed_extra_connection_does_not_disturb_those_who_wait(cause: Exception) -> None:
     it = open_desk(connections=2, streams=1)

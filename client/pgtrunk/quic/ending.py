@@ -53,11 +53,16 @@ def _alert(code: int) -> AlertDescription | None:
         return None
 
 
+def _says_reset(event: ConnectionTerminated, by_peer: bool) -> bool:
+    # Whoever closes may give that reason, but for a reset nobody has closed anything.
+    return event.reason_phrase == RESET and not by_peer
+
+
 def phrase(event: ConnectionTerminated, limits: QuicLimits, *, by_peer: bool) -> str:
     """Return what happened, to follow "the connection was lost: "."""
     if event.reason_phrase == "Idle timeout" and event.error_code == QuicErrorCode.INTERNAL_ERROR:
         return f"nothing was heard from the other end for {limits.idle_timeout:g} s (idle_timeout)"
-    if event.reason_phrase == RESET and not by_peer:
+    if _says_reset(event, by_peer):
         return "the other end does not know it any more, as after its process died (stateless reset)"
     who = "the other end" if by_peer else "this end"
     alert = _alert(event.error_code)
@@ -107,5 +112,5 @@ def explain(
             CertificateError(message) if by_peer else CertificateError(message, presented=presented, expected=expected)
         )
     if is_ready:
-        return SessionLost(f"QUIC connection with {peer} lost: {words}")
+        return SessionLost(f"QUIC connection with {peer} lost: {words}", forgotten=_says_reset(event, by_peer))
     return GatewayUnreachable(f"no QUIC connection with {peer}: {words}")
