@@ -209,6 +209,14 @@ SETTINGS: Final[dict[str, list[Step]]] = {
         said(b"commit"),
         READ,
     ],
+    "local, and reset": [
+        said(b"set work_mem = '1MB'; set local work_mem = '2MB'; set application_name = 'l'; reset all"),
+        READ,
+        said(b"begin; set work_mem = '1MB'; set local work_mem = '2MB'; reset work_mem"),
+        READ,
+        said(b"commit"),
+        READ,
+    ],
     "several commands in one query": [
         said(b"set work_mem = '3MB'; show work_mem; select 1/0"),
         READ,

@@ -258,6 +258,8 @@ CONVERSATIONS: dict[str, list[bytes]] = {
         query(b"select 1/0"),
         query(b"rollback"),
         query(b"show timezone"),
+        query(b"set timezone = 'Asia/Tokyo'; set local timezone = 'Asia/Tokyo'; reset timezone"),
+        query(b"show timezone"),
         query(b"set timezone = 'UTC'; select 1/0"),
         query(b"set datestyle = 'foo'"),
         query(b"set datestyle = 'german'"),

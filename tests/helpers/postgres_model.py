@@ -247,6 +247,7 @@ class PostgresModel(Transactions):
     def _reset(self, names: tuple[str, ...]) -> None:
         for name in (*names, "role") if "session_authorization" in names else names:
             self.session.settings[name] = self._defaults.get(name, "")
+            self.session.local.pop(name, None)
             self.session.belongings.made.discard(name)
 
     def _select(self, portal: Portal, limit: int) -> None:
