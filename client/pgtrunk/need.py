@@ -81,6 +81,9 @@ class Need:
         return now >= self._reach.next_try(calm=calm) and not links.connecting
 
     def _expired(self, now: float) -> Link | None:
+        if len(self._links.usable) > self._rules.connections:
+            # One that was suspect is back, and what took its place is there too: one of them goes once it is idle.
+            return None
         for link in self._links.values():
             if now >= link.expires_at and not link.is_avoided and (link.is_kept or not link.is_idle):
                 return link

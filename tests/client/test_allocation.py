@@ -335,6 +335,19 @@ def test_failures_before_a_gateway_was_started_again_do_not_count() -> None:
     assert failures == [1, 2, 3, 1, 2]
 
 
+def test_what_is_too_many_already_is_not_replaced() -> None:
+    """A connection was silent, another took its place, and it has answered: it is old, and there is the other."""
+    it = open_desk(connections=1, streams=1, max_lifetime=12.0)
+    it.session()
+    (link,) = links(it.core.suspect(1, it.now, 0.0))
+    it.connect(link)
+    slot = it.session()
+    it.core.heard(1, it.now)
+    it.now = 100.0
+    assert links(it.core.decide(it.now)) == []
+    assert len(links(it.close(slot))) == 1
+
+
 def test_a_gateway_that_was_started_again_is_not_waited_for() -> None:
     it = open_desk(connections=2, streams=1, stable=100.0)
     it.session()
