@@ -11,12 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pgtrunk.allocation import Allocation, Rules
 from pgtrunk.decisions import Dial, HangUp, Keep, Refuse, Replaced, Vacate, WakeAt
-from pgtrunk.errors import GatewayUnreachable
+from pgtrunk.errors import GatewayUnreachable, SessionLost
 
 if TYPE_CHECKING:
     from pgtrunk.link import Slot
 
 CAUSE = GatewayUnreachable("down")
+LOST = SessionLost("silent"), SessionLost("a reset", forgotten=True)
 
 
 @dataclass
@@ -168,22 +169,24 @@ class AllocationMachine(RuleBasedStateMachine):
         self.act(self.core.failed(link, CAUSE, self.now, jitter))
 
     @precondition(lambda self: self.gateways)
-    @rule(data=st.data(), jitter=st.floats(0, 1, exclude_max=True), streams_first=st.booleans())
-    def lose(self, data: st.DataObject, jitter: float, streams_first: bool) -> None:
+    @rule(
+        data=st.data(), jitter=st.floats(0, 1, exclude_max=True), streams_first=st.booleans(), why=st.sampled_from(LOST)
+    )
+    def lose(self, data: st.DataObject, jitter: float, streams_first: bool, why: SessionLost) -> None:
         link = data.draw(st.sampled_from(sorted(self.gateways)))
         self.gateways[link].allowed = 0
         streams = [slot for slot in self.opened if slot.link == link]
         self.opened = [slot for slot in self.opened if slot.link != link]
         if not streams_first:
             self.gateways.pop(link)
-            self.act(self.core.lost(link, CAUSE, self.now, jitter))
+            self.act(self.core.lost(link, why, self.now, jitter))
         for slot in streams:
             if streams_first:
                 self.gateways[link].opened -= 1
             self.act(self.core.release(slot, self.now))
         # It may have been hung up on behind the last of them: where it is to be left, nobody knows yet that it is lost.
         self.gateways.pop(link, None)
-        self.act(self.core.lost(link, CAUSE, self.now, jitter))
+        self.act(self.core.lost(link, why, self.now, jitter))
 
     @precondition(lambda self: self.gateways)
     @rule(data=st.data(), delay=st.sampled_from([0.0, 0.3]))
