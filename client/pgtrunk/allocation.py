@@ -36,7 +36,7 @@ from pgtrunk.decisions import (
 from pgtrunk.link import Link, Peer, Slot
 from pgtrunk.links import Links
 from pgtrunk.need import Need
-from pgtrunk.outage import Reach, is_from_another
+from pgtrunk.outage import Reach, was_forgotten
 from pgtrunk.queues import Queues
 from pgtrunk.reasons import full, unreachable
 from pgtrunk.rules import Rules
@@ -193,9 +193,9 @@ class Allocation(Generic[W]):
         # One that was to be left is none either, nor one that others already stand in for.
         is_missed = (not link.is_idle or link.is_kept) and not link.is_leaving and not elsewhere
         is_stood_in_for = link.is_suspect and bool(self.links.usable)
-        # Several links lost at once are one failure, or the second would double the wait. But where one was lost since
-        # there is another process now, that is news.
-        is_news = now >= self.reach.next_try(calm=True) or (is_from_another(cause) and self.reach.failures > 1)
+        # Several links lost at once are one failure, or the second would double the wait. But a gateway that
+        # says that it is there is news.
+        is_news = now >= self.reach.next_try(calm=True) or (was_forgotten(cause) and self.reach.failures > 1)
         if is_missed and not is_stood_in_for and is_news:
             self._count_failure(cause, now, jitter, lived=now - link.since)
         return self.decide(now)

@@ -122,8 +122,8 @@ class SessionLost(TrunkError):
         """Whether it was in a transaction block: that is rolled back, and to be repeated from its beginning. Known only
         where nothing was ``sent``."""
         self.forgotten = forgotten
-        """Whether the gateway itself has said that it does not know the connection: its process died, and another one
-        is there."""
+        """Whether the gateway itself has said that it does not know the connection: it has been started again, or has
+        given the connection up, and is there."""
 
 
 class AcquireTimeout(TrunkError, TimeoutError):

@@ -10,12 +10,12 @@ from pgtrunk.errors import CertificateError, SessionLost
 if TYPE_CHECKING:
     from pgtrunk.rules import Rules
 
-__all__ = ["Outage", "Reach", "is_from_another"]
+__all__ = ["Outage", "Reach", "was_forgotten"]
 
 
-def is_from_another(cause: BaseException) -> bool:
-    """Whether a connection was lost because a process of the gateway's has died, and another one says so: waiting for
-    it is over."""
+def was_forgotten(cause: BaseException) -> bool:
+    """Whether a connection was lost since the gateway itself says that it does not know it: so it is there, and is
+    not to be waited for."""
     return isinstance(cause, SessionLost) and cause.forgotten
 
 
@@ -43,7 +43,7 @@ class Reach:
         self._rules = rules
         self.outage: Outage | None = None
         self.failures = 0
-        """Failures in a row, forgotten once a connection has proved stable, or another process is the gateway."""
+        """Failures in a row, which end once a connection has proved stable, or the gateway says that it is there."""
         self._was_reached = False
 
     def reached(self) -> None:
@@ -59,11 +59,11 @@ class Reach:
         """An attempt or a connection has failed.
 
         ``lived``: how long the connection lived that has proved most stable, of those that are ready (there are
-        ``others_ready``) and of the one that was lost. Where the gateway says itself that its process is a new one,
-        what failed before it came does not count.
+        ``others_ready``) and of the one that was lost. Where the gateway itself says that it does not know
+        that one, what failed before does not count.
         """
         backoff = self._rules.backoff
-        self.failures = 1 if is_from_another(cause) or lived >= self._rules.stable else self.failures + 1
+        self.failures = 1 if was_forgotten(cause) or lived >= self._rules.stable else self.failures + 1
         since = now if self.outage is None or others_ready else self.outage.since
         retry_at, calm_at = backoff.delay(self.failures, jitter), backoff.calm(self.failures, jitter)
         self.outage = Outage(since, now + retry_at, now + calm_at, cause)

@@ -79,6 +79,11 @@ class Witness(asyncio.BaseProtocol):
         if exc is None and self._protocol.is_closed():
             return None  # asyncpg has closed it
         words = "the gateway ended the session before the query was sent" if exc is None else str(exc)
-        lost = SessionLost(words, sent=False, in_transaction=self._protocol.is_in_transaction())
+        lost = SessionLost(
+            words,
+            sent=False,
+            in_transaction=self._protocol.is_in_transaction(),
+            forgotten=exc is not None and exc.forgotten,
+        )
         lost.__cause__ = None if exc is None else exc.__cause__
         return lost

@@ -395,3 +395,16 @@ def test_one_that_is_suspect_when_its_time_is_over_is_not_replaced_twice() -> No
     assert len(it.core.links) == 2
     it.now = 100.0
     assert links(it.core.decide(it.now)) == []
+
+
+def test_what_is_too_many_already_is_not_replaced() -> None:
+    """A connection was silent, another took its place, and it has answered: it is old, and there is the other."""
+    it = open_desk(connections=1, streams=1, max_lifetime=12.0)
+    it.session()
+    (link,) = links(it.core.suspect(1, it.now, 0.0))
+    it.connect(link)
+    slot = it.session()
+    it.core.heard(1, it.now)
+    it.now = 100.0
+    assert links(it.core.decide(it.now)) == []
+    assert len(links(it.close(slot))) == 1

@@ -204,7 +204,8 @@ def told(box: Box | None, exc: BaseException | None, *, begun: bool = True, clos
 
 async def test_between_two_statements_of_a_transaction() -> None:
     error = told(Box(), SessionLost("gone"))
-    assert (error.sent, error.in_transaction, error.retry_safe) == (False, True, True)
+    assert (error.sent, error.in_transaction, error.retry_safe, error.forgotten) == (False, True, True, False)
+    assert told(Box(), SessionLost("a reset", forgotten=True)).forgotten
 
 
 async def test_a_transport_that_cannot_tell_is_taken_to_have_sent_it() -> None:

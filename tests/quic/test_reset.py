@@ -143,6 +143,9 @@ def test_a_client_that_asks_learns_that_its_connection_is_gone() -> None:
     fallen.pair.run(0.2)
     assert isinstance(fallen.error, SessionLost)
     assert fallen.error.forgotten
+    (told,) = fallen.protocol.lost
+    assert isinstance(told, SessionLost)
+    assert told.forgotten and told.sent
     assert "stateless reset" in str(fallen.error)
     assert fallen.pair.client.said[-2:] == ["lost", "closed"]
     sent = fallen.pair.up.sent

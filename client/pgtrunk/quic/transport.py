@@ -243,11 +243,11 @@ class StreamTransport(SessionTransport):
 
     def lose(self, error: SessionLost) -> None:
         """The connection is gone; for the driver. A stream that both ends had closed has lost nothing by it."""
-        self._end(None if self._closing and self._eof_read else self._lost(str(error)))
+        self._end(None if self._closing and self._eof_read else self._lost(str(error), error.forgotten))
 
-    def _lost(self, words: str) -> SessionLost:
+    def _lost(self, words: str, forgotten: bool = False) -> SessionLost:
         """What is known here of a loss: where nothing was ever sent, nothing was asked for."""
-        return SessionLost(words, sent=self._stream.sender.departed > 0)
+        return SessionLost(words, sent=self._stream.sender.departed > 0, forgotten=forgotten)
 
     def _end(self, error: SessionLost | None) -> None:
         if self._done:
